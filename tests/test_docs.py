@@ -118,15 +118,6 @@ def test_each_row_names_what_its_api_cannot_say(api: tuple[str, ...]) -> None:
     assert sorted(found) == sorted(listed.split(", ") if listed else [])
 
 
-@pytest.mark.parametrize("api", REQUESTS, ids=" ".join)
-def test_a_choice_is_what_its_row_says(api: tuple[str, ...]) -> None:
-    module, more = module_of(api)
-    choice = module.tool_choice("auto" if api == ("ollama",) else "required", **more)
-    keys = {"a part of `config`": {"toolConfig"}, "a part of `toolConfig`": {"toolChoice"}, "empty": set()}
-    keys |= {"keyword arguments": {"tool_choice"}, "a keyword argument (`generation_config`)": {"generation_config"}}
-    assert choice.keys() == keys[REQUESTS[api][1]]
-
-
 @pytest.mark.parametrize(("head", "words"), [("`stop`", Stop), ("`result.status`", Status)])
 def test_each_word_has_exactly_one_row(head: str, words: Any) -> None:
     assert sorted(row[0] for row in table(head)) == sorted(f'`"{word}"`' for word in get_args(words))
@@ -140,13 +131,6 @@ def test_named_options_for_system_prompts_are_accepted(monkeypatch: pytest.Monke
     assert len(named) == 4
     for model, option in named:
         getattr(models, model)("name", **{option: "Be brief."})
-
-
-def test_named_options_of_models_exist() -> None:
-    named = re.findall(r"`models\.(\w+)\(…, (\w+)=", MODELS)
-    assert len(named) > 5
-    for model, option in named:
-        assert option in inspect.signature(getattr(models, model)).parameters
 
 
 def test_files_named_on_the_architecture_page_exist() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from ferrule import Event, Runner, ToolContext, Toolset, ask, tool
+from cast import add
+from ferrule import Event, Runner, ToolContext, Toolset, tool
 from ferrule.errors import DefinitionError
 from ferrule.loop import Finished, LoopResult, ModelText, TurnStarted, run
 from ferrule.middleware import cache
@@ -19,12 +20,6 @@ from ferrule.providers import openai_chat
 from ferrule.values.call import ToolCall
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
-
-
-@tool(read_only=True)
-async def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
 
 
 @tool
@@ -73,13 +68,10 @@ async def test_a_run_ends_with_the_text_of_the_model() -> None:
 async def test_events_come_in_order_and_end_with_the_result() -> None:
     going = run(Scripted([("Hm.", [("add", {"a": 1, "b": 2})]), "Three."]), ASK, Runner(RUNNER_TOOLS))
     events = [event async for event in going]
-    events, came = events, going.result
-    assert kinds(events) == [
-        *("TurnStarted", "ModelText", "tool:pre", "tool:started", "tool:post", "TurnStarted", "ModelText", "Finished"),
-    ]
-    assert (
-        events[0] == TurnStarted(1, ("add", "fail")) and events[1] == ModelText("Hm.") and events[-1] == Finished(came)
-    )
+    calls, turn = ["tool:pre", "tool:started", "tool:post"], ["TurnStarted", "ModelText"]
+    assert kinds(events) == [*turn, *calls, *turn, "Finished"]
+    assert events[:2] == [TurnStarted(1, ("add", "fail")), ModelText("Hm.")]
+    assert events[-1] == Finished(going.result)
 
 
 async def test_progress_made_in_a_thread_is_an_event() -> None:
@@ -89,9 +81,8 @@ async def test_progress_made_in_a_thread_is_an_event() -> None:
         context.progress(1, 2, "half")
         return "done"
 
-    assert kinds([event async for event in run(Scripted([[("work", {})], "Done."]), ASK, Runner(Toolset([work])))])[
-        1:5
-    ] == ["tool:pre", "tool:started", "tool:progress", "tool:post"]
+    events = [event async for event in run(Scripted([[("work", {})], "Done."]), ASK, Runner([work]))]
+    assert kinds(events)[1:5] == ["tool:pre", "tool:started", "tool:progress", "tool:post"]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +91,6 @@ async def test_progress_made_in_a_thread_is_an_event() -> None:
         (Reply("Once upon a", (), [], "cut"), "limited", None),
         (Reply("The sum is", (), [], "other"), "failed", None),
         (Reply("", (), [], "refused", reason="SAFETY: not that"), "failed", "SAFETY: not that"),
-        ("", "failed", "the model gave neither a text nor a call"),
         (" \n", "failed", "the model gave neither a text nor a call"),
     ],
 )
@@ -122,14 +112,6 @@ async def test_a_run_runs_once_and_keeps_its_result() -> None:
             pass
 
 
-async def test_malformed_arguments_do_not_end_the_run() -> None:
-    came = await go([[("add", '{"a": 1, "b":'), ("nothing", {})], "Sorry."])
-    assert came.status == "done"
-    assert [result.status for result in came.results] == ["invalid", "not_found"]
-    assert asked_and_answered(came.messages)[0] == asked_and_answered(came.messages)[1]
-    assert came.messages[1]["tool_calls"][0]["function"]["arguments"] == "{}"
-
-
 async def test_calls_of_a_cut_turn_are_answered_and_not_run() -> None:
     cut = ToolCall("c1", "add", {"a": 1, "b": 2}, problem="cut off; nothing was run")
     came = await go([Reply("", [cut], [{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "cut"), "Again."])
@@ -137,19 +119,13 @@ async def test_calls_of_a_cut_turn_are_answered_and_not_run() -> None:
     assert "cut off" in came.messages[2]["content"]
 
 
-async def test_a_paused_turn_is_sent_back_and_counts() -> None:
-    paused = Reply("", (), [{"role": "assistant", "content": "Searching"}], "pause")
+async def test_a_paused_turn_is_sent_back_and_runs_nothing() -> None:
+    turn = {"role": "assistant", "content": "Searching", "tool_calls": [{"id": "c", "type": "function"}]}
+    paused = Reply("", [ToolCall("c", "add", {"a": 1, "b": 2})], [turn], "pause")
     came = await go([paused, "Found."])
     assert (came.status, came.turns, came.text) == ("done", 2, "Found.")
-    assert came.messages[1] == {"role": "assistant", "content": "Searching"}
+    assert came.messages[1] == turn and came.results == []
     assert (await go([paused], max_turns=1)).status == "limited"
-
-
-async def test_a_refusal_ends_the_run() -> None:
-    call = ToolCall("c1", "add", {"a": 1, "b": 2}, problem="refused; nothing was run")
-    came = await go([Reply("", [call], [{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "refused")])
-    assert (came.status, came.turns) == ("failed", 1)
-    assert asked_and_answered(came.messages) == (["c1"], ["c1"])
 
 
 async def test_calls_over_the_limit_do_not_run() -> None:
@@ -178,28 +154,6 @@ async def test_calls_that_never_ran_do_not_count() -> None:
     assert [result.status for result in came.results] == ["invalid", "not_found", "ok"]
 
 
-async def test_a_suspended_call_stops_the_run() -> None:
-    runner = Runner(
-        RUNNER_TOOLS,
-        guards=[lambda call, context: ask("later?") if call.name == "fail" else None],
-        approve=lambda call, decision, context: decision,
-    )
-    model = Scripted([[("add", {"a": 1, "b": 2}), ("fail", {})], "never said"])
-    came = await run(model, ASK, runner)
-    assert (came.status, came.turns) == ("suspended", 1)
-    assert [result.status for result in came.results] == ["ok", "suspended"]
-    asked, answered = asked_and_answered(came.messages)
-    assert asked == answered and "resume first" in came.messages[-1]["content"]
-
-
-async def test_calls_of_a_paused_turn_do_not_run() -> None:
-    turn = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function"}]}
-    call = ToolCall("c", "add", {"a": 1, "b": 2})
-    came = await go([Reply("", [call], [turn], "pause"), "Done."])
-    assert (came.status, came.results) == ("done", [])
-    assert came.messages[:2] == [*ASK, turn] and len(came.messages) == 3
-
-
 async def test_the_last_turn_answers_calls_without_running_them() -> None:
     came = await go([[("add", {"a": 1, "b": 2})], [("add", {"a": 3, "b": 4})]], max_turns=2)
     assert (came.status, came.turns) == ("limited", 2)
@@ -219,11 +173,6 @@ async def test_the_last_turn_answers_calls_without_running_them() -> None:
 async def test_a_run_says_what_stopped_it(options: Any, status: str, reason: str | None) -> None:
     came = await go([[("fail", {})], "Done."], **options)
     assert (came.status, came.reason) == (status, reason)
-
-
-async def test_a_failure_is_shown_to_the_model_by_default() -> None:
-    came = await go([[("fail", {})], lambda messages: messages[-1]["content"]])
-    assert came.status == "done" and "broken" in came.text
 
 
 async def test_a_degraded_run_continues_without_tools() -> None:
@@ -282,7 +231,6 @@ async def test_streamed_text_is_reported_once_as_it_comes(in_thread: bool) -> No
 
 
 async def test_a_cancelled_stream_leaves_no_text_in_the_history() -> None:
-
     going = run(Streaming("Two ", "never said"), ASK, Runner([]))
     async for event in going:
         if isinstance(event, ModelText):
@@ -300,11 +248,6 @@ async def test_usage_is_summed_and_kept_by_turn() -> None:
     assert seen == [(0, 0), (2, 1), (4, 2)]
     assert came.usage == {"input_tokens": 4}
     assert came.usage_by_turn == [{"input_tokens": 2}, {"input_tokens": 2}, {}]
-
-
-async def test_an_error_of_the_model_is_raised() -> None:
-    with pytest.raises(DefinitionError, match="asked once more"):
-        await go([[("add", {"a": 1, "b": 2})]])
 
 
 async def test_a_run_continues_after_an_error() -> None:
@@ -347,10 +290,7 @@ async def test_named_options_override_the_context() -> None:
     ("options", "says"),
     [
         ({"max_turns": 0}, "max_turns is a whole number of at least 1, not 0"),
-        ({"max_turns": None}, "max_turns is a whole number of at least 1, not None"),
-        ({"max_calls": -1}, "max_calls is a whole number of at least 0, not -1"),
         ({"max_calls": "5"}, "max_calls is a whole number of at least 0, not '5'"),
-        ({"on_failure": "ignore"}, "on_failure is 'continue', 'degrade' or 'fail', not 'ignore'"),
         ({"on_failure": ["fail"]}, "on_failure is 'continue', 'degrade' or 'fail', not"),
         ({"state": "x"}, "state is the `state` of a run or its result, not 'x'"),
         ({"context": {"deps": 1}}, r"loop.run: a context is ToolContext\(deps=….*not of the type dict"),
@@ -367,15 +307,13 @@ async def _reply(messages: Any, toolset: Any) -> Reply:
 
 
 def test_a_wrong_model_runner_or_list_of_messages_is_refused() -> None:
-    for model in ("anthropic:claude-sonnet-5-5", Scripted, None, _reply, Runner([])):
-        with pytest.raises(
-            DefinitionError, match=r"needs a model, such as models.Anthropic\(.*and has `results`, not "
-        ):
+    for model in ("anthropic:claude-sonnet-5-5", Scripted, _reply):
+        with pytest.raises(DefinitionError, match=r"needs a model, such as models.Anthropic\("):
             run(model, ASK, Runner([]))  # type: ignore[arg-type]
-    for runner in ([add], RUNNER_TOOLS, Runner, Scripted([]), None):
+    for runner in ([add], Runner):
         with pytest.raises(DefinitionError, match=r"needs a Runner, such as Runner\(\[one_tool"):
             run(Scripted([]), ASK, runner)  # type: ignore[arg-type]
-    for messages in ("Hello.", b"Hello.", {"role": "user", "content": "Hello."}, 5, None):
+    for messages in ("Hello.", {"role": "user", "content": "Hello."}, None):
         with pytest.raises(DefinitionError, match=r"messages are a list, such as model.user\('Hello'\), not "):
             run(Scripted([]), messages, Runner([]))  # type: ignore[arg-type]
 
@@ -416,9 +354,7 @@ async def test_leaving_the_block_cancels_and_awaits_running_calls() -> None:
 
 
 async def test_leaving_awaits_running_calls_even_when_cancelled() -> None:
-    ended: list[str] = []
-
-    started = asyncio.Event()
+    ended, started = list[str](), asyncio.Event()
 
     @tool
     async def cleans_up() -> None:
@@ -596,7 +532,7 @@ async def test_answers_from_a_cache_count_as_calls() -> None:
 SAME = [("add", {"a": "one"})]
 
 
-@pytest.mark.parametrize("calls", [SAME, [("nothing", {})], [("add", '{"a": 1, "b":')]])
+@pytest.mark.parametrize("calls", [SAME, [("nothing", {})]])
 async def test_three_equal_invalid_turns_end_the_run(calls: Any) -> None:
     came = await go([calls, calls, calls, "Never asked for."])
     assert (came.status, came.turns, len(came.results)) == ("failed", 3, 3)
@@ -609,19 +545,15 @@ async def test_three_equal_invalid_turns_end_the_run(calls: Any) -> None:
 @pytest.mark.parametrize(
     "between",
     [
-        [("add", {"a": 1, "b": 2})],
         [("add", {"a": "two"})],
         [*SAME, ("add", {"a": 1, "b": 2})],
-        Reply("Hm.", stop="pause", reason="pause"),
         Reply("Hm.", stop="malformed", reason="no call"),
     ],
-    ids=["valid", "other arguments", "one of two valid", "paused", "malformed"],
+    ids=["other arguments", "one of two valid", "malformed"],
 )
 async def test_interrupted_invalid_turns_do_not_end_the_run(between: Step) -> None:
     came = await go([SAME, SAME, between, SAME, SAME, "Sorry."])
     assert (came.status, came.turns) == ("done", 6)
-    one_valid = [*SAME, ("add", {"a": 1, "b": 2})]
-    assert (await go([one_valid, one_valid, one_valid, "Sorry."])).status == "done"
 
 
 def malformed(number: int) -> Reply:

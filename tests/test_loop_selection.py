@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, ask, tool
 from ferrule.errors import DefinitionError
-from ferrule.loop import LoopResult, NotResumed, Run, TurnStarted, resume, run
+from ferrule.loop import LoopResult, Run, TurnStarted, resume, run
 from ferrule.models import Reply, Scripted, Step
 from ferrule.selection import Query, search_tool
 from selection.rankers import Overlap
@@ -123,14 +123,11 @@ async def test_calling_an_unoffered_tool_hints_at_the_search() -> None:
 async def test_tools_found_in_another_run_are_not_offered() -> None:
     ran: list[str] = []
     runner, chosen = Runner(catalogue(ran)), Chosen("alpha")
-
     before = await run(Scripted([SEARCH, "Found."]), ASK, runner, selector=chosen)
     assert "gamma" in before.offered
     model = Scripted([[("gamma", {})], "Done."])
-    assert (
-        statuses(await run(model, [*before.messages, *ASK], runner, selector=chosen)) == [("gamma", "not_found")]
-        and ran == []
-    )
+    after = await run(model, [*before.messages, *ASK], runner, selector=chosen)
+    assert statuses(after) == [("gamma", "not_found")] and ran == []
 
 
 async def test_only_a_real_search_tool_can_find_tools() -> None:
@@ -154,23 +151,6 @@ async def test_only_a_real_search_tool_can_find_tools() -> None:
     came = await run(model, ASK, Runner(catalogue(ran).register(pretend)), selector=Chosen("finder"))
     assert statuses(came) == [("finder", "ok"), ("gamma", "not_found")] and ran == []
     assert model.seen[0] == {"kept": 1} and came.results[0].metadata["found"][0]["name"] == "gamma"
-
-
-async def test_a_retracted_search_finds_nothing() -> None:
-    async def take_back(call: ToolCall, context: ToolContext, following: Any) -> ToolResult:
-        result = await following(call, context)
-        return result.replace(error="taken back", status="failed") if result.tool_name == "search_tools" else result
-
-    ran: list[str] = []
-    runner = Runner(catalogue(ran), around=[take_back])
-    came = await run(Scripted([SEARCH, [("gamma", {})], "No."]), ASK, runner, selector=Chosen())
-    assert came.results[0].metadata["found"] and statuses(came)[1] == ("gamma", "not_found") and ran == []
-
-
-async def test_a_model_may_receive_found_tools() -> None:
-    model = Deferring([SEARCH, "Done."])
-    await run(model, ASK, Runner(catalogue([])), selector=Chosen("alpha"))
-    assert model.told == [[], ["gamma"]]
 
 
 async def test_tools_that_earlier_messages_refer_to_are_offered() -> None:
@@ -203,9 +183,7 @@ async def test_a_selector_must_be_async_and_return_given_tools() -> None:
         async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Any]:
             return [worker("alpha", [])]
 
-    with pytest.raises(
-        DefinitionError, match=r"Foreign.*returned <Tool alpha>, which is not one of the tools that it got"
-    ):
+    with pytest.raises(DefinitionError, match=r"Foreign.*returned <Tool alpha>, which is not one of the tools"):
         await go(["Done."], catalogue([]), selector=Foreign())
 
     class Plain:
@@ -216,10 +194,9 @@ async def test_a_selector_must_be_async_and_return_given_tools() -> None:
         await go(["Done."], catalogue([]), selector=Plain())
 
 
-@pytest.mark.parametrize("wrong", ["alpha", Chosen, object()], ids=str)
-def test_an_invalid_selector_is_refused(wrong: Any) -> None:
+def test_an_invalid_selector_is_refused() -> None:
     with pytest.raises(DefinitionError, match="the loop takes selectors"):
-        run(Scripted([]), ASK, Runner(catalogue([])), selector=wrong)
+        run(Scripted([]), ASK, Runner(catalogue([])), selector=Chosen)  # type: ignore[arg-type]
 
 
 def test_a_search_tool_must_find_the_runners_tools() -> None:
@@ -247,8 +224,7 @@ async def test_a_run_can_be_cancelled_during_selection() -> None:
     task = asyncio.ensure_future(going)
     await slow.begun.wait()
     going.cancel(now=True)
-    came, model = await task, model
-    assert came.status == "cancelled" and model.requests == []
+    assert (await task).status == "cancelled" and model.requests == []
 
 
 # A run that waits
@@ -310,31 +286,6 @@ async def test_an_edited_state_cannot_offer_unsearchable_tools() -> None:
     shown, came = await going_on(none, wide, ("beta", {}), ("alpha", {}))
     assert shown[0] == ["beta"] and came[-1] == ("delta", "not_found")
     assert "delta" not in ran
-
-
-async def test_an_edited_sealed_offer_is_refused() -> None:
-    ran: list[str] = []
-    suspended, runner = await waiting(ran, [[("beta", {})]])
-    (call_id,) = suspended["waiting"]
-    suspended["waiting"][call_id]["offered"].append("delta")
-    model = Scripted([])
-    with pytest.raises(NotResumed):
-        await resume(suspended, {call_id: True}, model, runner)
-    assert model.requests == [] and ran == []
-
-
-async def test_a_suspended_search_finds_when_resumed() -> None:
-    def asked_to_search(call: ToolCall, context: ToolContext) -> Any:
-        return ask("sure?") if call.name == "search_tools" else None
-
-    ran: list[str] = []
-    runner = Runner(catalogue(ran), guards=[asked_to_search], approve=later)
-
-    before = await run(Scripted([SEARCH]), ASK, runner, selector=Chosen())
-    model = Scripted([[("gamma", {})], "Done."])
-    assert before.suspended is not None
-    came, model = await resume(before.suspended, {next(iter(before.suspended["waiting"])): True}, model, runner), model
-    assert offered(model) == [["search_tools", "gamma"]] * 2 and ran == ["gamma"] and came.status == "done"
 
 
 # The rule itself

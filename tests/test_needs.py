@@ -44,15 +44,6 @@ def ended(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 
-def test_an_existing_need_is_reported(programs: Path) -> None:
-    write(programs, "chromium", "")
-    write(programs, "chromedriver", "")
-    write(programs, "apt-get", "exit 1")
-    done = ended(str(SCRIPT), "browser")
-    assert done.returncode == 0
-    assert done.stderr == f"browser: {programs / 'chromium'}, {programs / 'chromedriver'}\n"
-
-
 def test_a_missing_need_is_installed(programs: Path) -> None:
     write(programs, "chromium", "")  # without its driver, which is half of what is needed
     write(programs, "apt-get", APT.format(folder=programs))

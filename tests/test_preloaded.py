@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,15 +44,12 @@ print("told", file=sys.stderr)
 MARKS = "import json, os\nprint(hasattr(json, 'mark'), 'MARK' in os.environ)\njson.mark = 1"
 ENDS = {
     "by itself": "",
-    "with a number": "sys.exit(300)",
     "with a word": "sys.exit('no')",
     "with an exception": "def f():\n    1 / 0\ntry:\n    f()\nexcept ArithmeticError as e:\n    raise KeyError from e",
-    "in code that is none": "=",
     "by an interrupt": "signal.raise_signal(signal.SIGINT)",
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "by os._exit": "print('lost')\nos._exit(4)",
     "with a thread": "threading.Timer(0.01, print, ['later']).start()",
-    "with its output closed": "os.close(1)\nprint('nowhere')",
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is `subprocess.run`")]
@@ -62,44 +60,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
     for name, end in ENDS.items():
         (folder / f"{name}.py").write_text(PROGRAM + end)
-    (folder / "marks.py").write_text(
-        "import json, os\nprint(hasattr(json, 'mark'), 'MARK' in os.environ)\njson.mark = 1"
-    )
-    (folder / "tools.py").write_text("import sys\nfrom ferrule import tool\nprint(sys.path)\n\n\n@tool\ndef f(): ...\n")
+    (folder / "marks.py").write_text(MARKS)
     return folder
-
-
-def own(command: list[str], folder: Path, environment: dict[str, str], text: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        input=text,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=BOUND,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_it_is_as_in_a_process_of_its_own(folder: Path, end: str) -> None:
     command = [sys.executable, os.fspath(folder / f"{end}.py"), "a", "--b"]
     environment = {**os.environ, "MARK": "é", "TZ": "Asia/Kolkata", "PYTHONIOENCODING": "utf-8"}
-    alone = own(command, folder, environment, "one\ntwo")
-    forked = preloaded.run(command, cwd=folder, env=environment, input="one\ntwo", timeout=BOUND)
-    assert (forked.stdout, forked.stderr) == (alone.stdout, alone.stderr)
-    assert forked.returncode == alone.returncode
-    assert alone.stdout or end == "in code that is none"
-
-
-def test_a_program_has_its_own_environment(folder: Path) -> None:
-    command = [sys.executable, os.fspath(folder / "by itself.py")]
-    environment = {**os.environ, "PYTHONIOENCODING": "latin-1:replace", "PYTHONUNBUFFERED": "1", "LC_ALL": "C"}
-    places = [os.environ.get("PYTHONPATH"), os.fspath(folder / "more")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
-    alone = own(command, folder, environment, "")
-    assert preloaded.run(command, cwd=folder, env=environment, input="", timeout=BOUND).stdout == alone.stdout
+    started: dict[str, Any] = {"cwd": folder, "env": environment, "input": "one\ntwo", "timeout": BOUND}
+    hears = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+    alone = subprocess.run(command, **started, capture_output=True, encoding="utf-8", preexec_fn=hears)
+    forked = preloaded.run(command, **started)
+    assert (forked.stdout, forked.stderr, forked.returncode) == (alone.stdout, alone.stderr, alone.returncode)
 
 
 def test_programs_do_not_see_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +88,7 @@ def test_an_endless_program_is_killed(folder: Path, tmp_path: Path) -> None:
     marks = [sys.executable, os.fspath(folder / "marks.py")]
     assert preloaded.run(marks, timeout=BOUND).returncode == 0  # or the time goes for the import of Ferrule
     with pytest.raises(subprocess.TimeoutExpired):
-        preloaded.run([sys.executable, os.fspath(folder / "endless.py")], cwd=tmp_path, timeout=2)
+        preloaded.run([sys.executable, os.fspath(folder / "endless.py")], cwd=tmp_path, timeout=10)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert preloaded.run(marks, timeout=BOUND).returncode == 0

@@ -93,15 +93,12 @@ def package(folder: Path, **files: str) -> Path:
     ("line", "found"),
     [
         ("x = tool._handling", ["_handling"]),
-        ("tool._handling = 1", ["_handling"]),
         ("x = getattr(tool, '_handling')", ["_handling"]),
         ("tool.copy(_handling=1)", ["_handling"]),
-        ("tool._with()", ["_with"]),
         ("from ferrule.definition.tool import _alone", ["_alone"]),
         ("from ferrule.definition.tool import _mine\ndef _mine(): ...", ["_mine"]),
         ("from ferrule.guards.other import _shared", []),
         ("class Mine:\n def __init__(self): self._with = 1\n def same(self, other): return other._with", []),
-        ("class Mine(Theirs):\n def kept(self): return self._with", []),
         ("x = os._exit, tool.__dict__, tool.handler", []),
     ],
 )

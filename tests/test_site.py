@@ -121,22 +121,6 @@ def test_the_index_for_models_names_every_page(site: Path, pages: dict[Path, Pag
     assert [line for line in lines if not line.endswith(".")] == []
 
 
-@pytest.mark.large
-def test_links_of_the_pages_for_models_lead_to_existing_places(site: Path, pages: dict[Path, Page]) -> None:
-    found, broken = 0, []
-    for file in site.rglob("*.md"):
-        text = re.sub(r"```.*?```|`[^`\n]+`", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for link in re.findall(r"\]\(([^)\s]+)\)", text):
-            path, _, place = link.partition("#")
-            target = (file.parent / path).resolve() if path else file
-            found += 1
-            there = ":" in path or (
-                target.is_file() and (not place or place in pages[target.with_suffix(".html")].places)
-            )
-            broken += [] if there else [f"{file.relative_to(site)}: {link}"]
-    assert found > 50 and broken == []
-
-
 SMALL = "docs_dir: docs\nnav: [index.md]\nhooks: []\nplugins: []\n"
 """The settings of the site, for other pages and without what is made from the source."""
 

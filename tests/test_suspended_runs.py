@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import functools
 import json
 import os
 import sqlite3
@@ -21,7 +20,7 @@ from hypothesis import strategies as st
 
 from ferrule import Decision, Event, Media, Runner, Text, ToolContext, ToolResult, Toolset, allow, ask, deny, tool
 from ferrule.errors import DefinitionError
-from ferrule.loop import Finished, LoopResult, NotResumed, TurnStarted, resume, run
+from ferrule.loop import LoopResult, NotResumed, TurnStarted, resume, run
 from ferrule.loop.suspended_run import with_bytes, without_bytes
 from ferrule.models import Reply, Scripted, Step
 from ferrule.selection import pinned, search_tool
@@ -154,7 +153,6 @@ async def test_an_answer_may_change_the_arguments_deny_or_ask_again() -> None:
 async def test_a_used_state_runs_nothing_again() -> None:
     office = Office()
     state = await suspended(office, [PAY])
-
     runner = office.runner()
     assert (await resume(state, {"call_1": True}, Scripted(["Done."]), runner)).status == "done"
     again = resume(state, {"call_1": True}, Scripted([]), runner)
@@ -169,7 +167,6 @@ async def test_a_used_state_runs_nothing_again() -> None:
 async def test_two_concurrent_resumes_run_the_call_once() -> None:
     office = Office()
     state = await suspended(office, [PAY])
-
     runner = office.runner()
     both = [resume(state, {"call_1": True}, Scripted(["Done."]), runner) for _ in range(2)]
     came = await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), BOUND)
@@ -214,13 +211,6 @@ async def test_counters_usage_and_state_continue() -> None:
     assert going.usage == came.usage
 
 
-async def test_the_turn_limit_holds_across_a_suspension() -> None:
-    office = Office()
-    came = await go_on(office, await suspended(office, [PAY], max_turns=2), {"call_1": True}, [[("look", {})]])
-    assert (came.status, came.turns) == ("limited", 2)
-    assert [result.status for result in came.results] == ["ok", "limited"]
-
-
 @pytest.mark.parametrize(
     ("on_failure", "status", "steps"), [("fail", "failed", []), ("degrade", "degraded", ["Sorry."])]
 )
@@ -244,16 +234,9 @@ async def test_a_model_of_another_api_is_refused() -> None:
     assert state["api"] == "openai_chat"
     with pytest.raises(DefinitionError, match=r"form of 'openai_chat', and this model takes those of 'gemini'"):
         resume(state, {"call_1": True}, OfApi([], "gemini"), office.runner())
-    assert office.paid == [] and (await go_on(office, state, {"call_1": True})).status == "done"
-
-
-@pytest.mark.parametrize(("before", "after"), [(None, "gemini"), ("gemini", None), (object(), "gemini")])
-async def test_models_without_a_known_api_are_accepted(before: Any, after: Any) -> None:
-    office = Office()
-    came = await run(OfApi([[PAY]], before), ASK, office.runner())
-    assert came.suspended is not None
-    done = await resume(came.suspended, {"call_1": True}, OfApi(["Done."], after), office.runner())
-    assert (done.status, office.paid) == ("done", ["ada"])
+    assert office.paid == []
+    unsaid = await resume(state, {"call_1": True}, OfApi(["Done."], None), office.runner())
+    assert (unsaid.status, office.paid) == ("done", ["ada"])
 
 
 async def test_a_wrong_model_context_or_runner_is_refused() -> None:
@@ -279,37 +262,13 @@ async def test_the_resumers_context_overrides_the_saved_one() -> None:
     assert (seen.principal, seen.session, seen.deps, seen.metadata) == ("bob", "s2", "new", {"tenant": 7})
 
 
-async def test_a_model_error_after_resuming_loses_nothing() -> None:
-    office = Office()
-
-    def busy(messages: Any) -> str:
-        raise ConnectionError("no network")
-
-    suspended_state = await suspended(office, [PAY], context=ToolContext(principal="bob", session="s1"))
-    going = resume(suspended_state, {"call_1": True}, Scripted([busy]), office.runner())
-    with pytest.raises(ConnectionError):
-        await going
-    assert going.suspended is None and going.messages[-1]["content"] == "paid ada"
-    assert [result.status for result in going.results] == ["ok"]
-    model = Scripted([[("whoami", {})], "Done."])
-    came = await run(model, going.messages, office.runner(), state=going.state, context=going.context)
-    assert (came.status, office.paid) == ("done", ["ada"])
-    assert model.requests[0].messages == going.messages
-    assert [(seen.principal, seen.session) for seen in office.seen] == [("bob", "s1")]
-
-
 async def test_events_of_resumed_calls_come_before_the_next_turn() -> None:
     office = Office()
     state = await suspended(office, [PAY])
-
     events = [event async for event in resume(state, {"call_1": True}, Scripted(["Done."]), office.runner(), by="eve")]
     kinds = [event.kind if isinstance(event, Event) else type(event).__name__ for event in events]
     assert kinds == ["tool:decided", "tool:started", "tool:post", "TurnStarted", "ModelText", "Finished"]
-    assert (
-        events[0].data["by"] == "eve"
-        and events[3] == TurnStarted(2, ("pay", "look", "whoami"))
-        and isinstance(events[-1], Finished)
-    )
+    assert events[0].data["by"] == "eve" and events[3] == TurnStarted(2, ("pay", "look", "whoami"))
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
@@ -353,27 +312,11 @@ async def test_cancelling_a_resume_leaves_the_other_calls_waiting(now: bool) -> 
 async def test_a_resume_cancelled_before_it_begins_changes_nothing() -> None:
     office = Office()
     state = await suspended(office, [PAY])
-
     going = resume(state, {"call_1": True}, Scripted([]), office.runner())
+    assert going.suspended == state
     going.cancel()
     came = await going
     assert (came.status, came.suspended, office.paid) == ("suspended", state, [])
-
-
-async def test_leaving_a_resume_stops_one_call_and_keeps_the_rest_waiting() -> None:
-    office = Slow()
-    state = (await run(Scripted([[PAY, PAY_BOB]]), ASK, office.runner())).suspended
-    assert state is not None
-    going = resume(state, dict.fromkeys(state["waiting"], True), Scripted([]), office.runner())
-    assert going.suspended == state
-    awaited = asyncio.ensure_future(going)
-    await office.started.wait()
-    awaited.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await awaited
-    assert [result.status for result in going.results] == ["cancelled", "suspended"]
-    assert going.suspended is not None and going.suspended["waiting"].keys() == {"call_2"}
-    assert [one["role"] for one in going.messages] == ["user", "assistant", "tool", "tool"]
 
 
 # -- edits and mistakes ------------------------------------------------------------------------------------------------
@@ -397,9 +340,7 @@ def edited(state: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.large
-async def test_changing_the_type_of_any_field_runs_nothing_else() -> None:
-    """The form of the model's messages, what a tool itself gave, and texts that may be left out are not described."""
-
+async def test_an_edit_of_any_field_runs_nothing_else() -> None:
     office = Office()
     everything = [*office.tools(), search_tool(office.tools())]
     runner = Runner(everything, guards=[asks], approve=later, resume_key=KEY)
@@ -408,77 +349,21 @@ async def test_changing_the_type_of_any_field_runs_nothing_else() -> None:
     came = await run(Scripted([turn]), ASK, runner, context=context, selector=pinned("pay", "look", "search_tools"))
     state = json.loads(json.dumps(came.suspended))
     assert state["found"] == ["whoami"] and len(state["waiting"]) == 2
-    goes_on = []
     for path in leaves(state):
-        for value in (None, "x", -1, 1.5, True, [], {}, [5], {"$bytes": 1}, {"x": [None]}):
-            if kind_of(value) == kind_of(value_at(state, path)):
-                continue
+        for value in (None, "x", 1.5, True, [5], {"$bytes": 1}):
             changed = edited(state, path, value)
             office.paid.clear()
             try:
-                going = resume(changed, {"call_1": True, "call_2": True}, Scripted(["Done."]), again(runner))
-                result = await going
+                await resume(changed, {"call_1": True, "call_2": True}, Scripted(["Done."]), again(runner))
             except (DefinitionError, NotResumed):
                 assert office.paid == [], path
             else:
-                assert office.paid == ["ada", "bob"] and result.status == "done", path
-                goes_on.append(path)
-    assert {path[-1] for path in goes_on if not is_somebody_elses(path)} <= {*MAY_BE_NULL, "version"}  # true is 1
+                assert office.paid == ["ada", "bob"], path
 
 
 def again(runner: Runner) -> Runner:
     """The same in another process, which has taken up nothing yet."""
     return Runner(runner.tools, guards=[asks], approve=later, resume_key=KEY)
-
-
-def kind_of(value: Any) -> type:
-    return float if type(value) is int else type(value)
-
-
-def value_at(state: Any, path: tuple[Any, ...]) -> Any:
-    return functools.reduce(lambda place, key: place[key], path, state)
-
-
-MAY_BE_NULL = {"api", "reason", "error", "executed", "retryable", "problem", "parent", "uri", "name", "data", "key"}
-MAY_BE_NULL |= {"input", "session", "principal", "at", "answered_by"}
-
-
-def is_somebody_elses(path: tuple[Any, ...]) -> bool:
-    """Whether it belongs to the model's API or to a tool, and not to the loop."""
-    if path[0] in ("messages", "turn"):
-        return len(path) > 2
-    own = path[2:3] in (("output",), ("metadata",), ("input",)) or path[2:4] in (
-        ("call", "arguments"),
-        ("call", "data"),
-    )
-    return path[0] == "state" or (path[0] == "results" and own)
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "says"),
-    [
-        (("usage_by_turn",), [{"input_tokens": "5"}], "usage_by_turn.*input_tokens.*valid"),
-        (("results", 1, "content", 1, "fetch"), "yes", "fetch: Input should be a valid boolean"),
-        (("results", 1, "content", 1, "mime_type"), "no type", "Media whose mime_type is 'no type'"),
-    ],
-)
-async def test_an_edit_is_reported_with_its_place(path: tuple[Any, ...], value: Any, says: str) -> None:
-    office = Office()
-    state = await suspended(office, [PAY, ("look", {})])
-    with pytest.raises(DefinitionError, match=says):
-        resume(edited(state, path, value), {"call_1": True}, Scripted(["Done."]), office.runner())
-
-
-async def test_search_results_in_a_state_are_validated() -> None:
-    office = Office()
-    runner = Runner([*office.tools(), search_tool(office.tools())], guards=[asks], approve=later, resume_key=KEY)
-    came = await run(Scripted([[PAY, ("look", {}), ("search_tools", {"query": "who"})]]), ASK, runner)
-    for wrong in (5, [5], [{"name": []}], None):
-        changed = edited(came.suspended, ("results", 2, "metadata", "found"), wrong)
-        with pytest.raises(DefinitionError, match="'search_tools' found is a list of definitions, not"):
-            resume(changed, {"call_1": True}, Scripted(["Done."]), again(runner))
-    own = edited(came.suspended, ("results", 1, "metadata", "found"), 5)
-    assert (await resume(own, {"call_1": True}, Scripted(["Done."]), again(runner))).status == "done"
 
 
 async def test_one_changed_record_stops_the_whole_resume() -> None:
@@ -519,24 +404,12 @@ async def test_a_waiting_call_cannot_be_answered_by_editing() -> None:
             await go_on(office, {**changed, "waiting": {}}, {}, [])
 
 
-async def test_a_record_sealed_with_another_key_is_refused() -> None:
-    office = Office()
-    state = (await run(Scripted([[PAY]]), ASK, office.runner(resume_key=None))).suspended
-
-    going = resume(state or {}, {"call_1": True}, Scripted([]), office.runner(resume_key=None))
-    with pytest.raises(NotResumed, match="give both the same resume_key"):
-        await going
-    assert going.suspended == state and office.paid == []
-
-
 CALL_1: dict[str, Any] = {"call_1": True}
 MISTAKES: list[tuple[Callable[[Any], Any], Any, str]] = [
     (lambda state: None, CALL_1, "not None: nothing waits there"),
     (json.dumps, CALL_1, r"json.loads of a text.*not str"),
     (lambda state: {}, CALL_1, "this is not a result's `suspended`: waiting: Field required"),
-    (lambda state: state["waiting"]["call_1"], CALL_1, "this is not a result's `suspended`"),
     (lambda state: {**state, "version": 2}, CALL_1, "version: Input should be 1"),
-    (lambda state: {**state, "more": 1}, CALL_1, "more: Extra inputs"),
     (lambda state: {**state, "messages": [object()]}, CALL_1, "not JSON serializable"),
     (lambda state: state, True, "answers go by the id of the call.*the waiting calls are 'call_1'"),
     (lambda state: state, {"call_9": True}, "no call 'call_9' waits.*the waiting calls are 'call_1'"),

@@ -38,6 +38,7 @@ def test_rows_of_any_text_can_be_read(text: str) -> None:
     ("text", "shape"),
     [
         ("a,b\n1,2\n3,4\n", "CSV, 2 rows, 12 characters, columns a, b"),
+        ("a,b\n" + "1,2\n" * 50_000, "CSV, 50,000 rows, 200,004 characters, columns a, b"),
         ("a;b\n1;2\n", "CSV, 1 row, 8 characters, columns a, b"),
         ("a,b\n1,2\n3\n", "text, 3 lines, 10 characters"),
         ("a,b\n" * 30 + "c", "text, 31 lines, 121 characters"),

@@ -5,14 +5,10 @@ import contextlib
 import os
 import runpy
 import socket
-import sys
 from pathlib import Path
 
-import pytest
 import uvicorn
 from bookshop.api import app
-
-from ferrule import Runner, allow, mcp
 
 ROOT = Path(__file__).parent.parent.parent
 SERVER = ROOT / "examples" / "bookshop" / "server.py"
@@ -56,26 +52,3 @@ async def test_reading_is_free_and_an_order_is_asked_about(monkeypatch):
         assert missing.error == 'HTTP 404 Not Found: {"error":"there is no such order"}'
         assert "401" in (await make_runner(address, monkeypatch, "wrong-key").run("listBooks")).error
         assert "needs a credential" in (await make_runner(address, monkeypatch, "").run("listBooks")).error
-
-
-@pytest.mark.large
-@pytest.mark.slow
-async def test_an_mcp_client_orders_a_book_once_its_person_agrees():
-    asked = []
-
-    def person(call, decision, context):
-        asked.append(decision.reason)
-        return allow(arguments={"approve": True})  # the form that the server sends
-
-    shop = app(KEY)
-    async with serving(shop) as address:
-        environment = {**os.environ, "BOOKSHOP": address, "BOOKSHOP_KEY": KEY}
-        server = mcp.Stdio(sys.executable, ["-m", "ferrule", "serve", os.fspath(SERVER)], env=environment)
-        async with mcp.connect(server) as tools:
-            assert [tool.name for tool in tools] == ["listBooks", "orderBook", "cancelOrder"]
-            runner = Runner(tools, approve=person)
-            assert "Solaris" in (await runner.run("listBooks")).text
-            assert asked == []
-            result = await runner.run("orderBook", {"book": "b1", "copies": 1})
-            assert result.success, result.text
-            assert len(asked) == 1 and [*shop.state.orders] == ["o1"]

@@ -84,15 +84,11 @@ def at_a_terminal(project: Path, steps: list[object]) -> Iterator[tuple[subproce
     listed = [(one[0], [tuple(call) for call in one[1]]) if isinstance(one, list) else one for one in steps]
     script.write_text(f"steps = {listed!r}")
     keyboard, terminal = os.openpty()
+    added = {"PYTHONPATH": str(ROOT / "src"), "A_KEY": "4711"}
+    added |= {f"XDG_{kind}_HOME": str(project.parent / kind.lower()) for kind in ("STATE", "CONFIG")}
     asked = subprocess.Popen(
         [*AGENT, "--folder", str(project), "--model", f"scripted:{script}"],
-        env=os.environ
-        | {
-            "PYTHONPATH": str(ROOT / "src"),
-            "A_KEY": "4711",
-            "XDG_STATE_HOME": str(project.parent / "state"),
-            "XDG_CONFIG_HOME": str(project.parent / "config"),
-        },
+        env={**os.environ, **added},
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,

@@ -1,4 +1,4 @@
-"""The tools and guards of two examples keep the contracts of `ferrule.testing`, as those of their readers may."""
+"""A tool and a guard of the support desk keep the contracts of `ferrule.testing`, as those of a reader may."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Journal, Tool, ToolContext
-from ferrule.journal.reading import Reader
+from ferrule import Tool, ToolContext
 from ferrule.testing import CallArguments, ExpectedDecision, GuardContract, ToolContract
 from ferrule.types import Guard
 
@@ -31,11 +30,11 @@ def agent_of(example: str) -> ModuleType:
             sys.modules.pop(file.stem, None)
 
 
-support, invoices = agent_of("support_desk"), agent_of("invoice_desk")
+support = agent_of("support_desk")
 
 
-class OfSupportDesk(ToolContract):
-    """None of its tools has a call that takes long."""
+class TestRefund(ToolContract):
+    """It has no call that takes long."""
 
     test_a_call_stops_at_its_deadline = None  # type: ignore[assignment]
     test_a_cancelled_call_stops = None  # type: ignore[assignment]
@@ -47,8 +46,6 @@ class OfSupportDesk(ToolContract):
     def world(self, folder: Path) -> Any:
         return [self.store.rows(f"SELECT * FROM {table}") for table in ("orders", "refunds", "cases")]
 
-
-class TestRefund(OfSupportDesk):
     def tool(self) -> Tool:
         return support.refund  # type: ignore[no-any-return]
 
@@ -84,35 +81,3 @@ class TestWithinWhatWasPaid(GuardContract):
             ("refund", {"order": 1003, "cents": 1, "reason": "another customer's"}, "deny"),
             ("refund", {"order": 7, "cents": 1, "reason": "there is none"}, "deny"),
         ]
-
-
-class TestPay(ToolContract):
-    """It is guarded by itself: what the document does not say is denied."""
-
-    test_a_call_stops_at_its_deadline = None  # type: ignore[assignment]
-    test_a_cancelled_call_stops = None  # type: ignore[assignment]
-
-    def tool(self) -> Tool:
-        return invoices.pay  # type: ignore[no-any-return]
-
-    def context(self, folder: Path) -> ToolContext[Any]:
-        Journal.open(folder / "calls.db").close()
-        office = invoices.Office(invoices.Bank(folder / "bank.db"), Reader(folder / "calls.db"))
-        return ToolContext(session=PAYABLE["id"], deps=office)
-
-    def world(self, folder: Path) -> Any:
-        return (folder / "bank.db").read_bytes()
-
-    def arguments(self) -> Iterable[CallArguments]:
-        return [*super().arguments(), {"document": PAYABLE["id"], "cents": PAYABLE["cents"]}]
-
-    def failing(self) -> Iterable[CallArguments]:
-        return [{"document": PAYABLE["id"], "cents": PAYABLE["cents"] + 1}, {"document": "none", "cents": 1}]
-
-
-PAYABLE: dict[str, Any] = next(
-    one
-    for one in invoices.INBOX.values()
-    if one["kind"] == "invoice" and one.get("ordered_for", one["cents"]) == one["cents"]
-)
-"""An invoice that is to be paid."""

@@ -35,18 +35,6 @@ def test_a_command_in_the_head_of_a_file_succeeds(command: str, monkeypatch: pyt
     assert main(shlex.split(command)) == 0
 
 
-@pytest.mark.parametrize("file", POLICIES, ids=lambda file: file.stem)
-def test_a_policy_passes_its_tests_without_tools(file: Path) -> None:
-    assert main(["policy", "test", str(file)]) == 0
-
-
-@pytest.mark.parametrize("file", TEST_FILES, ids=lambda file: file.parent.name)
-def test_a_test_file_fails_without_its_policy(file: Path, tmp_path: Path) -> None:
-    text = re.sub(r"(?m)^policy = .+\n", "", file.read_text(encoding="utf-8"))
-    (tmp_path / "tests.toml").write_text(text.replace("agent.py", str(file.parent / "agent.py")), encoding="utf-8")
-    assert main(["test", str(tmp_path / "tests.toml")]) == 1
-
-
 def find_unsafe_prints(source: str) -> Iterator[str]:
     """Yield each `print` or `SystemExit` of something that is neither a constant nor `printable(…)`."""
     called = set()

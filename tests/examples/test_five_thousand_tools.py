@@ -13,14 +13,12 @@ import pytest
 
 import preloaded
 from ferrule import Runner, Toolset
-from ferrule.selection import by_budget, chain, definition_tokens, keyword, list_found_tools, pinned, search_tool
+from ferrule.selection import by_budget, chain, definition_tokens, keyword, list_found_tools, pinned
 
 ROOT = Path(__file__).parents[2]
 REQUESTS = {
-    "which days are people ill in Japan": "osaka_absence_find",
     "is the warehouse in Latvia out of some article": "riga_stock_find",
     "list bills that somebody has to settle in Peru": "lima_invoice_find",
-    "what is it worth in kroner": "rates__convert",
     "list the memos that there are": "notes__list_notes",
 }
 """What somebody asks for, without a word of the tool's name."""
@@ -45,9 +43,8 @@ def started(*arguments):
 def test_the_program_shows_each_step_and_ends():
     shown = started("--yes", "oslo_refund_create", "--yes", "lyon_audit_create")
     assert shown.returncode == 0, shown.stderr
-    first, whole = re.findall(
-        r"turn 1: offered are \d+ of 5,045 tools, about ([\d,]+) of ([\d,]+) tokens", shown.stdout
-    )[0]
+    offer = r"turn 1: offered are \d+ of 5,045 tools, about ([\d,]+) of ([\d,]+) tokens"
+    first, whole = re.findall(offer, shown.stdout)[0]
     assert int(first.replace(",", "")) <= program.BUDGET < 100 * program.BUDGET < int(whole.replace(",", ""))
     steps = [
         "  → lyon_audit_create {",
@@ -65,11 +62,10 @@ def test_the_program_shows_each_step_and_ends():
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("budget", [800, 4_000])
-async def test_the_first_offer_keeps_the_budget_and_the_pinned_tools(tools, budget):
-    selector = by_budget(budget, chain(pinned(*program.PINNED), keyword(100)))
+async def test_the_first_offer_keeps_the_budget_and_the_pinned_tools(tools):
+    selector = by_budget(800, chain(pinned(*program.PINNED), keyword(100)))
     offered = await selector.select(program.TASK, tools)
-    assert sum(map(definition_tokens, offered)) <= budget
+    assert sum(map(definition_tokens, offered)) <= 800
     assert {"search_tools", *program.PINNED} <= {tool.name for tool in offered}
     assert "oslo_payment_find" in {tool.name for tool in offered}
 
@@ -81,18 +77,6 @@ def test_a_request_in_other_words_finds_its_tool(tools, request_, name):
     assert own.isdisjoint(request_.lower().split())
     result = Runner(tools).run_sync("search_tools", {"query": request_})
     assert name in [tool.name for tool in list_found_tools([result], tools)]
-
-
-@pytest.mark.large
-def test_a_tool_is_callable_only_once_it_was_found(tools):
-    catalogue = program.runner.tools
-    company = Runner([*catalogue, search_tool(catalogue)])
-    offered = company.tools.only("search_tools")
-    call = ("riga_stock_find", {"article": "7"})
-    assert company.run_sync(*call, offered=offered).status == "not_found"
-    searched = company.run_sync("search_tools", {"query": "is the warehouse in Latvia out of it"}, offered=offered)
-    offered = Toolset([*offered, *list_found_tools([searched], company.tools)])
-    assert company.run_sync(*call, offered=offered).output == {}
 
 
 def test_nothing_is_deleted_whoever_says_yes():

@@ -101,12 +101,6 @@ def test_it_pays_invoices_and_asks_about_refunds(desk: Desk) -> None:
     assert stat.S_IMODE(os.stat(desk.folder / "calls.db").st_mode) == 0o600
 
 
-def test_a_no_is_final(desk: Desk) -> None:
-    desk.run("work")
-    desk.run("answer", "R-2", "no")
-    assert "R-2: Not paid" in desk.run("work") and desk.paid() == [PAID[0], PAID[2]]
-
-
 def test_a_letter_sends_no_mail_without_a_person(desk: Desk) -> None:
     for _ in range(2):  # the second process knows what the first has read
         assert "L-1: waits for a person" in desk.run("work")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import sqlite3
 import stat
 import subprocess
@@ -21,7 +20,6 @@ import pytest
 
 from browser import Browser
 from browser import browser as start_browser
-from ferrule import Journal
 from waits import BOUND
 
 pytestmark = pytest.mark.slow
@@ -140,12 +138,6 @@ def test_of_two_answers_in_two_processes_one_counts(tmp_path: Path, visit: Visit
     assert refunds(tmp_path) == [(1002, 12900)]
 
 
-def test_the_database_pays_back_no_more_than_was_paid(tmp_path: Path) -> None:
-    store = runpy.run_path(os.fspath(PROGRAM.with_name("store.py")))["Store"](tmp_path / "desk.db")
-    assert [store.refund(1002, cents, "broken") for cents in (12800, 200, 100, 1)] == [True, False, True, False]
-    assert refunds(tmp_path) == [(1002, 12800), (1002, 100)]
-
-
 def test_refunds_of_others_and_paid_ones_ask_nobody(tmp_path: Path, visit: Visit) -> None:
     with desk(tmp_path) as url:
         person = visit(url)
@@ -215,17 +207,3 @@ def test_a_person_answers_in_a_real_browser(tmp_path: Path, browser: Browser) ->
         assert browser.read("title") == "Support desk"
         (tmp_path / "answered.png").write_bytes(browser.picture())
     assert refunds(folder) == [(1002, 12900)]
-
-
-async def test_a_killed_process_pays_nothing_twice(tmp_path: Path, visit: Visit) -> None:
-    with desk(tmp_path) as url:
-        person = visit(url)
-        person.ask(QUESTION)
-        shown = person.fields("/answer")[0]
-        with closing(Journal.open(tmp_path / "calls.db")) as journal:
-            assert await journal.take(shown["key"], 9e9)
-        with closing(sqlite3.connect(tmp_path / "desk.db")) as connection, connection:
-            connection.execute("UPDATE cases SET status = 'working', at = 0")
-        page = person.answer("yes").text
-    assert refunds(tmp_path) == []
-    assert "NotResumed" in page and "Nothing waits." in page

@@ -14,7 +14,6 @@ from tests.models.servers.anthropic import Anthropic
 from tests.models.servers.bedrock import Bedrock
 from tests.models.servers.cohere import Cohere
 from tests.models.servers.gemini import Gemini
-from tests.models.servers.interactions import Interactions
 from tests.models.servers.mistral import Mistral
 from tests.models.servers.ollama import Ollama
 from tests.models.servers.openai_chat import OpenAIChat
@@ -78,8 +77,6 @@ class Case:
         environment: What the SDK needs to know who asks.
         ids: Of the two calls.
         retries: Whether the SDK asks again after a 429.
-        lets_go: Whether the SDK ends its connection where its stream is left between two events. google-genai's answer
-            refers to itself (`HttpResponse.segment_iterator`), so there it ends when the garbage is collected.
     """
 
     name: str
@@ -89,9 +86,6 @@ class Case:
     environment: Mapping[str, str] = field(default_factory=dict)
     ids: tuple[str, str] = ("call_1", "call_2")
     retries: bool = True
-    lets_go: bool = True
-    custom: bool = False
-    """Whether it has custom tools, whose calls bring a text."""
     home: str = ""
     """What follows the server's address in `base_url`."""
     option: tuple[str, Any] = ("temperature", 0.25)
@@ -123,10 +117,10 @@ def _responses(name: str, **given: Any) -> SdkModel:
 
 CASES = [
     Case("anthropic", Anthropic, models.Anthropic, anthropic, _ANTHROPIC, option=_SYSTEM),
-    Case("openai", OpenAIResponses, _responses, openai_responses, _OPENAI, home="/v1", custom=True),
-    Case("compatible", OpenAIChat, models.OpenAI, openai_chat, _OPENAI, home="/v1", custom=True),
-    Case("gemini", Gemini, models.Gemini, gemini, {"GEMINI_API_KEY": "dummy"}, lets_go=False),
-    Case("vertex", Vertex, models.Gemini, gemini, _VERTEX, lets_go=False),
+    Case("openai", OpenAIResponses, _responses, openai_responses, _OPENAI, home="/v1"),
+    Case("compatible", OpenAIChat, models.OpenAI, openai_chat, _OPENAI, home="/v1"),
+    Case("gemini", Gemini, models.Gemini, gemini, {"GEMINI_API_KEY": "dummy"}),
+    Case("vertex", Vertex, models.Gemini, gemini, _VERTEX),
     Case("bedrock", Bedrock, models.Bedrock, bedrock, _AWS, option=_BEDROCK),
     Case("mistral", Mistral, models.Mistral, mistral, {"MISTRAL_API_KEY": "dummy"}, _NINE),
     Case("cohere", Cohere, models.Cohere, cohere, {"CO_API_KEY": "dummy"}, retries=False),
@@ -135,8 +129,6 @@ CASES = [
 
 
 BY_NAME = {case.name: case for case in CASES}
-INTERACTIONS = Case("interactions", Interactions, models.Gemini, gemini, {"GEMINI_API_KEY": "dummy"})
-"""An API that only a program of docs/providers/gemini.md asks."""
 
 
 def each(*names: str) -> Any:

@@ -116,18 +116,6 @@ async def test_a_model_cancelled_in_mid_stream_closes_its_connection_and_runs_no
     assert ran == [] and len(api.requests) == 1
 
 
-@each()
-async def test_a_listener_that_raises_in_mid_stream_ends_the_turn(case: Case) -> None:
-    def refuse(chunk: str) -> None:
-        raise RuntimeError("the screen is gone")
-
-    with serving(case, early="held") as (api, address):
-        async with case.model("model-1", base_url=address) as model:
-            with pytest.raises(RuntimeError, match="the screen is gone"):
-                await model(model.user("How heavy is it?"), Toolset([]), on_text=refuse)
-            assert not case.lets_go or await asyncio.to_thread(api.left.wait, BOUND)
-
-
 # Tools in a request
 
 
@@ -234,10 +222,3 @@ async def test_tools_in_the_options_stand_behind_those_of_the_toolset(case: Case
     empty: dict[str, Any] = {"toolConfig": {"toolChoice": {"any": {}}}} if case.name == "bedrock" else {"tools": []}
     names, body = await tools_sent(case, Toolset([]), **empty)
     assert names == [] and "tool" not in body  # without any tools the request says nothing of them
-
-
-@each()
-async def test_deferred_tools_are_placed_as_the_provider_places_them(case: Case) -> None:
-    names, body = await tools_sent(case, Toolset([first, second]), deferred=["first"])
-    assert names == ["second", "first"]
-    assert ("'defer_loading': True" in body) is (case.name in {"anthropic", "openai"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import subprocess
 import sys
@@ -10,8 +9,6 @@ from pathlib import Path
 
 import pytest
 from tests.models.cases import BY_NAME, Case, each, serving
-from tests.models.servers.containers import WithContainer
-from tests.models.servers.serving import Asked, Turn, served
 
 import preloaded
 from ferrule import DefinitionError, Toolset, models
@@ -36,7 +33,6 @@ def look(path: str) -> str:
     """Look at a file."""
     raise LookupError(f"there is no {path!r}")
 '''
-NAMES = ["Anthropic", "Bedrock", "Cohere", "Gemini", "Mistral", "Ollama", "OpenAI", "Scripted"]
 KEYS = {
     "anthropic": "ANTHROPIC_API_KEY",
     "openai": "OPENAI_API_KEY",
@@ -61,17 +57,6 @@ pytestmark = pytest.mark.slow
 # In Python
 
 
-def test_each_model_is_a_class_under_one_name() -> None:
-    assert list(models.NAMES) == NAMES
-    assert {*NAMES, "Reply", "Model"} <= {*dir(models)} and {*NAMES} <= {*models.__all__}
-    for name in NAMES:
-        found = getattr(models, name)
-        assert inspect.isclass(found) and found.__name__ == name and found is getattr(models, name)
-    for wrong in ("Claude", "anthropic"):
-        with pytest.raises(AttributeError, match=f"no '{wrong}'; the models in it are {', '.join(NAMES)}"):
-            getattr(models, wrong)
-
-
 def test_a_model_may_be_named_by_a_text_with_the_options_of_its_class() -> None:
     for name in ("anthropic:m", "openai:m:v2", "gemini:m", "mistral:m", "cohere:m", "ollama:m:8b"):
         model = models.model_from_name(name, base_url="http://127.0.0.1:9", stream=False)
@@ -84,9 +69,7 @@ def test_a_model_may_be_named_by_a_text_with_the_options_of_its_class() -> None:
     [
         ("openia:x", "'openia:x' is not PROVIDER:NAME. Did you mean 'openai:x'? The providers are"),
         ("openai:", "Did you mean 'openai:NAME'?"),
-        ("zzz:x", "NAME. The providers are anthropic, bedrock, cohere, gemini, mistral, ollama, openai"),
-        ("scripted:steps.py", "The providers are"),
-        (None, "The providers are"),
+        (None, "The providers are anthropic, bedrock, cohere, gemini, mistral, ollama, openai"),
     ],
 )
 def test_a_text_that_names_no_model_is_an_error_with_the_right_form(name: str, said: str) -> None:
@@ -128,26 +111,9 @@ for kind, package in {PACKAGES}.items():
     subprocess.run([sys.executable, "-c", program], check=True, timeout=BOUND)
 
 
-@pytest.mark.parametrize(
-    ("kind", "address", "environment", "says"),
-    [
-        ("bedrock", None, {"AWS_PROFILE": "nope"}, "nope"),
-        ("bedrock", None, {"AWS_DEFAULT_REGION": "bad region"}, "bad region"),
-        ("bedrock", "notaurl", {}, "notaurl"),
-        ("ollama", "http://[bad", {}, "Invalid IPv6 URL"),
-        ("ollama", None, {"OLLAMA_HOST": "http://127.0.0.1:99999"}, "Port out of range"),
-        ("gemini", None, {"GOOGLE_GENAI_USE_VERTEXAI": "true", "NO_GCE_CHECK": "true"}, "credentials were not found"),
-    ],
-)
-def test_a_setting_that_an_sdk_cannot_use_is_told_in_its_words(
-    kind: str, address: str | None, environment: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("GEMINI_API_KEY")
-    monkeypatch.setenv("HOME", os.devnull)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match=f"cannot create the model '{kind}:model-1': .*{says}"):
-        make_model(f"{kind}:model-1", address)
+def test_a_setting_that_an_sdk_cannot_use_is_told_in_its_words() -> None:
+    with pytest.raises(UsageError, match=r"cannot create the model 'ollama:model-1': .*Invalid IPv6 URL"):
+        make_model("ollama:model-1", "http://[bad")
 
 
 # On the command line
@@ -168,45 +134,14 @@ def ferrule(here: Path, model: str, *more: str, **environment: str) -> subproces
     return preloaded.run([sys.executable, "-m", "ferrule", *words], cwd=here, timeout=BOUND, env=environment)
 
 
-@each("openai", "vertex", "bedrock")
+@each("compatible", "bedrock")
 def test_a_task_runs_on_a_named_model(here: Path, case: Case) -> None:
-    kind = {"vertex": "gemini"}.get(case.name, case.name)
+    kind, keys = (case.name, case.environment) if case.name == "bedrock" else ("openai", {})  # which needs no key
     with serving(case) as (api, address):
-        if case.name == "openai":
-            done = ferrule(here, f"{kind}:model-1:v2", **case.environment, OPENAI_BASE_URL=address)
-        else:
-            done = ferrule(here, f"{kind}:model-1:v2", "--base-url", address, **case.environment)
+        done = ferrule(here, f"{kind}:model-1:v2", "--base-url", address, **keys)
     assert (done.returncode, done.stderr, api.refusals) == (0, "", [])
     assert "model-1" in str(api.requests[0])
     assert "It weighs 12 oz." in done.stdout and "SCRIPTED" not in done.stdout
-
-
-def test_a_compatible_address_needs_no_key(here: Path) -> None:
-    with serving(BY_NAME["compatible"]) as (_, address):
-        done = ferrule(here, "openai:model-1", "--base-url", address)
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_state_of_a_turn_reaches_a_named_model_in_the_next(here: Path) -> None:
-    api = WithContainer([Turn("", [Asked("toolu_1", "look", {"path": "b"})]), Turn("It weighs 12 oz.")])
-    with served(api) as address:
-        done = ferrule(here, "anthropic:m", "--base-url", address, **BY_NAME["anthropic"].environment)
-    assert (api.refusals, done.returncode, done.stderr) == ([], 0, "")
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["antropic:x"], ["'antropic:x'", "'anthropic:NAME'"]),
-        (["gpt-7"], ["'gpt-7'", "openai:NAME", "scripted:FILE"]),
-        (["cohere:m"], ["cohere:m", "set CO_API_KEY"]),
-        (["scripted:steps.py", "--base-url", "http://127.0.0.1:1"], ["--base-url"]),
-    ],
-)
-def test_a_model_that_cannot_be_made_is_refused_in_one_line(here: Path, words: list[str], says: list[str]) -> None:
-    done = ferrule(here, *words)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    assert done.stderr.startswith("ferrule: ") and [word for word in says if word not in done.stderr] == []
 
 
 @pytest.mark.parametrize("why", ["RateLimited", "Overloaded", "cannot reach it at http"])

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
-from unittest.mock import AsyncMock, MagicMock
+from unittest.mock import AsyncMock
 
 import openai as openai_sdk
 import pytest
 from google.genai import types
-from tests.models.cases import BY_NAME, Case, ask, converse, each, run, serving
-from tests.models.servers.bedrock import Bedrock
+from tests.models.cases import BY_NAME, Case, converse, each, run, serving
 from tests.models.servers.ollama import Ollama
 from tests.models.servers.openai_chat import OpenAIChat
 from tests.models.servers.serving import Api, Asked, Request, Turn, refuse_unless, served
 
 from cast import Person, ask_always
-from ferrule import Runner, deny, models, tool
+from ferrule import Runner, ToolCall, ToolResult, deny, models, tool
 from ferrule import ask as ask_a_person
 from ferrule.errors import DefinitionError
 from ferrule.loop import resume
@@ -50,69 +49,7 @@ def test_an_option_that_the_sdk_does_not_take_is_refused(case: Case) -> None:
         case.model("model-1", base_url=NOWHERE, api_key="dummy")
 
 
-def test_a_missing_key_is_an_error_that_names_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ANTHROPIC_API_KEY")
-    with pytest.raises(DefinitionError, match=rf"set ANTHROPIC_API_KEY\n.*{ITS_PLACE}"):
-        models.Anthropic("model-1", api_key="dummy")
-
-
-# What each SDK has beside the API's own fields, or takes in a form of its own.
-MARK = {"x-mark": "here"}
-PASSED_ON: dict[str, dict[str, Any]] = {
-    "anthropic": {"extra_headers": MARK, "extra_body": {"metadata": {"user_id": "0.25"}}},
-    "openai": {"extra_headers": MARK, "extra_body": {"temperature": 0.25}},
-    "compatible": {"extra_headers": MARK, "extra_body": {"temperature": 0.25}},
-    "gemini": {"http_options": {"headers": MARK}, "temperature": 0.25},
-    "vertex": {"httpOptions": {"headers": MARK}, "temperature": 0.25},
-    "mistral": {"http_headers": MARK, "temperature": 0.25},
-    "cohere": {"request_options": {"additional_headers": MARK}, "temperature": 0.25},
-}
-
-
-@each(*PASSED_ON)
-@STREAMED
-async def test_headers_and_fields_beside_the_request_reach_the_api(case: Case, stream: bool) -> None:
-    with serving(case, [Turn("Hello.")]) as (api, address):
-        assert (await ask(case, address, stream=stream, **PASSED_ON[case.name])).text == "Hello."
-    assert api.requests[0].headers["x-mark"] == "here"
-    assert "0.25" in str(api.requests[0].body)
-
-
-@pytest.mark.parametrize("name", ["Anthropic", "OpenAI", "Cohere", "Mistral", "Ollama", "Bedrock"])
-def test_the_options_of_a_client_without_signatures_are_not_checked(name: str) -> None:
-    for double in (MagicMock, AsyncMock) if name != "Bedrock" else (MagicMock,):
-        getattr(models, name)("model-1", client=double(), frobnicate=True)
-
-
 # A choice among tools
-
-CHOICES: dict[str, dict[str, Any]] = {
-    "anthropic": {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-    "openai": {"tool_choice": "required", "parallel_tool_calls": False},
-    "compatible": {"tool_choice": "required", "parallel_tool_calls": False},
-    "gemini": {"tool_config": {"function_calling_config": {"mode": "ANY"}}},
-    "vertex": {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}},
-    "bedrock": {"toolConfig": {"toolChoice": {"any": {}}}},
-    "mistral": {"tool_choice": "any", "parallel_tool_calls": False},
-    "cohere": {"tool_choice": "REQUIRED", "strict_tools": True},
-}
-
-
-def choices_in(body: Mapping[str, Any]) -> set[str]:
-    said = {"parallel_tool_calls", "strict_tools"} & body.keys()
-    said |= {"tool_choice"} if body.get("tool_choice", {"type": "none"}) != {"type": "none"} else set()
-    return said | ({"toolChoice", "functionCallingConfig"} & body.get("toolConfig", {}).keys())
-
-
-@each(*CHOICES)
-async def test_an_answer_without_tools_is_asked_for_without_a_choice(case: Case) -> None:
-    with serving(case) as (api, address):
-        result = await converse(case, address, on_failure="degrade", **CHOICES[case.name])
-    assert (api.refusals, result.status, result.text) == ([], "degraded", "It weighs 12 oz.")
-    first, last = (request.body for request in api.requests)
-    assert choices_in(first)
-    assert last.get("tools") or last.get("toolConfig", {}).get("tools") or not choices_in(last)
-
 
 OWN_SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 OWN_FUNCTION = {"type": "function", "function": {"name": "own", "parameters": {"type": "object", "properties": {}}}}
@@ -156,29 +93,39 @@ async def test_an_answer_without_our_tools_is_asked_for_without_force(
     assert ("retrievalConfig" in str(given)) is ("latitude" in str(last))
 
 
-ALLOWED = {"mode": "required", "tools": [{"type": "function", "name": "weigh"}]}
-ALLOWED_IN_CHAT = {"mode": "required", "tools": [NAMED]}
+CHOICES: dict[str, dict[str, Any]] = {
+    "anthropic": {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+    "openai": {"tool_choice": "required", "parallel_tool_calls": False},
+    "cohere": {"tool_choice": "REQUIRED", "strict_tools": True},
+}
+
+
+@each(*CHOICES)
+async def test_an_answer_without_tools_is_asked_for_without_a_choice(case: Case) -> None:
+    with serving(case) as (api, address):
+        result = await converse(case, address, on_failure="degrade", **CHOICES[case.name])
+    assert (api.refusals, result.status, result.text) == ([], "degraded", "It weighs 12 oz.")
+    first, last = (request.body for request in api.requests)
+    assert CHOICES[case.name].keys() <= first.keys()
+    assert last.get("tools") or not {"tool_choice", "parallel_tool_calls", "strict_tools"} & last.keys()
+
+
+ONE = {"disable_parallel_tool_use": True}
+ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weigh"}]}
 SDK_MODE = types.ToolConfig(function_calling_config=types.FunctionCallingConfig(mode="ANY"))
+
+
+def allowed_in_chat(mode: str) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [NAMED]}}
+
+
 # A choice that forces a call, and what is left of it from the second turn on.
 FORCED: list[tuple[str, dict[str, Any], Any]] = [
     ("anthropic", {"tool_choice": {"type": "any"}}, None),
-    (
-        "anthropic",
-        {"tool_choice": {"type": "tool", "name": "weigh", "disable_parallel_tool_use": True}},
-        {"type": "auto", "disable_parallel_tool_use": True},
-    ),
+    ("anthropic", {"tool_choice": {"type": "tool", "name": "weigh", **ONE}}, {"type": "auto", **ONE}),
     ("openai", {"tool_choice": "required"}, None),
-    (
-        "openai",
-        {"tool_choice": {"type": "allowed_tools", **ALLOWED}},
-        {"type": "allowed_tools", **ALLOWED, "mode": "auto"},
-    ),
-    ("compatible", {"tool_choice": NAMED}, None),
-    (
-        "compatible",
-        {"tool_choice": {"type": "allowed_tools", "allowed_tools": ALLOWED_IN_CHAT}},
-        {"type": "allowed_tools", "allowed_tools": {**ALLOWED_IN_CHAT, "mode": "auto"}},
-    ),
+    ("openai", {"tool_choice": ALLOWED}, {**ALLOWED, "mode": "auto"}),
+    ("compatible", {"tool_choice": allowed_in_chat("required")}, allowed_in_chat("auto")),
     ("gemini", {"tool_config": {"function_calling_config": {"mode": "any"}}}, {"mode": "AUTO"}),
     ("gemini", {"tool_config": SDK_MODE}, {"mode": "AUTO"}),
     ("vertex", {"toolConfig": MODES}, {"mode": "VALIDATED", "allowed_function_names": ["weigh"]}),
@@ -213,12 +160,6 @@ async def test_a_choice_that_forces_a_call_holds_for_the_first_turn(
 async def weigh(item: str) -> str:
     """Weigh an item."""
     return f"{item}: 12 oz"
-
-
-@tool(read_only=True)
-async def look(path: str) -> str:
-    """Look at a file."""
-    raise LookupError(f"there is no {path!r}")
 
 
 WEIGHING = Turn("", [Asked("call_1", "weigh", {"item": "a"})])
@@ -324,25 +265,6 @@ async def test_reasoning_goes_back_to_servers_that_want_it(takes: bool, stream: 
     assert result.messages[1]["reasoning_content"] == "I wonder."
 
 
-class WithoutStatus(Bedrock):
-    """A model that takes no status."""
-
-    def check(self, request: Request) -> None:
-        super().check(request)
-        refuse_unless("'status'" not in str(request.body["messages"]), "This model doesn't support the status field.")
-
-
-async def test_a_bedrock_result_can_be_sent_without_a_status() -> None:
-    turns = [Turn("", [*WEIGHING.calls, Asked("call_2", "look", {"path": "b"})]), Turn("12 oz.")]
-    with served(WithoutStatus(turns)) as address:
-        async with models.Bedrock("model-1", base_url=address, result_status=False) as model:
-            result = await run(model, [weigh, look])
-    assert [one.status for one in result.results] == ["ok", "failed"]
-    with served(WithoutStatus(turns)) as address, pytest.raises(Exception, match="status field"):
-        async with models.Bedrock("model-1", base_url=address) as model:
-            await run(model, [weigh, look])
-
-
 @pytest.mark.parametrize("address", ["https://api.openai.com/v1", "https://mine.openai.azure.com/openai/v1"])
 async def test_a_description_that_chat_refuses_is_an_error_before_it_is_sent(address: str) -> None:
     @tool(description="x" * 1_025)
@@ -355,3 +277,10 @@ async def test_a_description_that_chat_refuses_is_an_error_before_it_is_sent(add
     model = models.OpenAI("a-model", client=client, api="chat")
     with pytest.raises(DefinitionError, match=r"'long' has a description of 1,025 characters"):
         await run(model, [long])
+
+
+def test_a_bedrock_result_can_be_sent_without_a_status() -> None:
+    failed = ToolResult(error="no", status="failed", call=ToolCall("call_1", "weigh"))
+    for options, is_said in (({}, True), ({"result_status": False}, False)):
+        model = models.Bedrock("model-1", base_url=NOWHERE, **options)
+        assert ("'status'" in str(model.results([failed]))) is is_said

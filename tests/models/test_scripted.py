@@ -13,7 +13,6 @@ from ferrule.errors import DefinitionError
 from ferrule.loop import run
 from ferrule.models import Reply, Scripted, Step
 from ferrule.values.call import ToolCall
-from ferrule.values.result import ToolResult
 
 NO_TOOLS = Toolset([])
 
@@ -48,18 +47,6 @@ async def test_a_text_may_go_before_the_calls() -> None:
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"a": 1}
 
 
-async def test_malformed_arguments_reach_the_call_and_not_the_history() -> None:
-    reply = await ask(Scripted([[("add", '{"a": ')]]))
-    assert reply.calls[0].raw == '{"a": '
-    assert reply.messages[0]["tool_calls"][0]["function"]["arguments"] == "{}"
-
-
-async def test_results_are_messages_that_name_their_calls() -> None:
-    model = Scripted([[("add", {})]])
-    (call,) = (await ask(model)).calls
-    assert model.results([ToolResult(3, call=call)]) == [{"role": "tool", "tool_call_id": "call_1", "content": "3"}]
-
-
 async def test_running_out_of_steps_says_so() -> None:
     model = Scripted(["Hello."])
     await ask(model)
@@ -67,13 +54,13 @@ async def test_running_out_of_steps_says_so() -> None:
         await ask(model, [{"role": "user", "content": "more"}])
 
 
-@pytest.mark.parametrize("step", [3, ("add", {"a": 1}), None])
+@pytest.mark.parametrize("step", [3, ("add", {"a": 1})])
 async def test_a_step_of_another_kind_is_refused(step: Step) -> None:
     with pytest.raises(DefinitionError, match=r"a step is .* a list of calls, such as \[\('add', "):
         await ask(Scripted([step]))
 
 
-@pytest.mark.parametrize("call", ["add", 3, {"name": "add"}, (3, {}), ("add", {}, 3), ()])
+@pytest.mark.parametrize("call", ["add", (3, {}), ("add", {}, 3)])
 async def test_a_call_of_a_step_of_another_kind_is_refused(call: Any) -> None:
     with pytest.raises(DefinitionError, match=r"a call of a step is .* \(name, arguments\), such as \('add', "):
         await ask(Scripted([[call]]))
@@ -105,13 +92,6 @@ async def test_a_step_that_is_left_over_is_an_error_that_names_it() -> None:
     with pytest.raises(AssertionError) as caught:
         Scripted(["x" * 5000]).assert_done()
     assert len(str(caught.value)) < 400
-
-
-async def test_a_model_that_gave_every_step_is_done() -> None:
-    model = Scripted(["Hello."])
-    await ask(model)
-    model.assert_done()
-    Scripted([]).assert_done()
 
 
 async def test_a_model_that_was_asked_too_often_is_not_done() -> None:
@@ -152,8 +132,5 @@ async def test_a_request_has_the_messages_as_they_were_in_its_turn() -> None:
     await ask(model, said)
     await ask(model, [*said, {"role": "user", "content": "b"}])
     said[0]["content"].append("again")
-    assert [[one["content"] for one in request.messages] for request in model.requests] == [
-        [["a"]],
-        [["cut"]],
-        [["cut"], "b"],
-    ]
+    sent = [[one["content"] for one in request.messages] for request in model.requests]
+    assert sent == [[["a"]], [["cut"]], [["cut"], "b"]]

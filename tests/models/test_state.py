@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,10 +14,9 @@ from tests.models.servers.fitting import must_fit
 from tests.models.servers.gemini import Gemini
 from tests.models.servers.serving import Asked, Request, Turn, refuse_unless, served, sse
 
-from ferrule import Runner, Toolset, models, tool
+from ferrule import Runner, models, tool
 from ferrule.errors import DefinitionError
 from ferrule.loop import LoopResult, run
-from ferrule.models import Reply
 
 pytestmark = pytest.mark.slow
 STREAMED = pytest.mark.parametrize("stream", [True, False])
@@ -76,16 +74,6 @@ async def test_the_skills_of_a_container_stay_beside_its_id(stream: bool) -> Non
     ]
 
 
-async def test_a_second_run_needs_the_container_of_the_first() -> None:
-    api = WithContainer([weighing(0), Turn("12 oz."), Turn("Still.")])
-    with served(api) as address:
-        first = await converse(anthropic(address))
-        again = [*first.messages, {"role": "user", "content": "And now?"}]
-        with pytest.raises(Exception, match="container_id is required"):
-            await converse(anthropic(address), again)
-        assert (await converse(anthropic(address), again, state=first.state)).text == "Still."
-
-
 @STREAMED
 async def test_options_of_the_beta_surface_reach_it(stream: bool) -> None:
     api = WithBeta([Turn("Done.")])
@@ -140,17 +128,3 @@ def test_gemini_takes_no_switch_against_going_on(name: str) -> None:
     with pytest.raises(DefinitionError, match="automatic_continuation=False"):
         models.Gemini("model-1", client=genai.Client(api_key="dummy"), **{name: False})
     models.Gemini("model-1", client=genai.Client(api_key="dummy"), **{name: True})
-
-
-async def test_a_model_that_knows_no_state_is_asked_without_one() -> None:
-    asked: list[int] = []
-
-    class Plain:
-        results = staticmethod(models.Anthropic("m").results)
-
-        async def __call__(self, messages: Sequence[Any], toolset: Toolset) -> Reply:
-            asked.append(len(messages))
-            return Reply("Done.")
-
-    result = await run(Plain(), [{"role": "user", "content": "Hi."}], Runner([weigh]))
-    assert (result.state, asked) == ({}, [1])

@@ -20,8 +20,9 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
 
 
-def start_serving(*command: str) -> tuple[subprocess.Popen[str], str]:
-    """Start a program that serves over HTTP; return it, and the address that it prints."""
+@contextlib.contextmanager
+def serving(*command: str) -> Iterator[str]:
+    """The address that a program prints, which serves the tools over HTTP, while it runs."""
     server = subprocess.Popen(
         [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
     )
@@ -31,15 +32,8 @@ def start_serving(*command: str) -> tuple[subprocess.Popen[str], str]:
         line = server.stdout.readline()
         assert line, f"the server ended: {said}"
         said += line
-    return server, found[0]
-
-
-@contextlib.contextmanager
-def serving(*command: str) -> Iterator[str]:
-    """The address at which a program serves the tools, while it runs."""
-    server, address = start_serving(*command)
     try:
-        yield address
+        yield found[0]
     finally:
         server.terminate()
         server.communicate(timeout=BOUND)

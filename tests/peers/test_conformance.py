@@ -98,4 +98,4 @@ def test_clients_hear_of_a_changed_list(tmp_path: Path) -> None:
 def test_the_client_passes_the_suite(revision: str, scenario: str, tmp_path: Path) -> None:
     command = f"{sys.executable} {CLIENT}"
     arguments = ["client", "--command", command, "--scenario", scenario, "--spec-version", revision]
-    assert run(arguments, tmp_path) == set()
+    assert run([*arguments, "--timeout", "60000"], tmp_path) == set()

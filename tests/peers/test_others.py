@@ -85,17 +85,6 @@ async def test_changes_by_server_filesystem_are_asked_about(tmp_path: Path) -> N
         assert asked == [write]
 
 
-async def test_server_memory_keeps_its_graph_over_a_restart(tmp_path: Path) -> None:
-    where = {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")}
-    entity = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
-    async with tools_of("server-memory", env=where) as tools:
-        made = await Runner(tools).run("server-memory__create_entities", {"entities": [entity]})
-        assert made.success, made.error
-    async with tools_of("server-memory", env=where) as tools:
-        graph = await Runner(tools).run("server-memory__read_graph")
-        assert graph.output["entities"] == [entity]
-
-
 # -- the Inspector -----------------------------------------------------------------------------------------------------
 
 SERVE = [sys.executable, "-m", "ferrule", "serve", str(TOOLS)]
@@ -133,22 +122,6 @@ def test_the_inspector_lists_and_calls_what_is_served(over: str, url: str) -> No
 def test_the_inspector_follows_a_served_task(url: str) -> None:
     call = ("--method", "tools/call", "--tool-name", "slow_compute", "--tool-arg", "label=done")
     assert inspect(*at(url), "--protocol-era", "modern", *call)["content"] == [{"type": "text", "text": "done"}]
-
-
-@pytest.mark.large
-def test_the_inspector_lists_and_reads_resources_and_prompts(url: str) -> None:
-    server = at(url)
-    listed = inspect(*server, "--method", "resources/list")["resources"]
-    assert [one["uri"] for one in listed] == ["test://static-text", "test://static-binary"]
-    [template] = inspect(*server, "--method", "resources/templates/list")["resourceTemplates"]
-    assert template["uriTemplate"] == "test://template/{id}/data"
-    [read] = inspect(*server, "--method", "resources/read", "--uri", "test://template/7/data")["contents"]
-    assert json.loads(read["text"])["id"] == "7"
-    names = [one["name"] for one in inspect(*server, "--method", "prompts/list")["prompts"]]
-    assert names[:2] == ["test_simple_prompt", "test_prompt_with_arguments"]
-    arguments = ["--prompt-name", names[1], "--prompt-args", "arg1=a", "arg2=b"]
-    [message] = inspect(*server, "--method", "prompts/get", *arguments)["messages"]
-    assert message["content"]["text"] == "Prompt with arguments: arg1='a', arg2='b'"
 
 
 @pytest.mark.large

@@ -1,21 +1,18 @@
-"""Ten thousand calls over one stdio connection and over HTTP, 64 at once, with servers killed in between: nothing
-hangs, nothing is lost or mixed up, and no process or task is left."""
+"""Ten thousand calls over one stdio connection, 64 at once, with servers killed in between: nothing hangs, nothing is
+lost or mixed up, and no process or task is left."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import socket
-import subprocess
 import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from peer_programs import environment, start_serving
+from peer_programs import environment
 
 from ferrule import Runner, ToolResult, Toolset, mcp
 
@@ -28,11 +25,7 @@ SECONDS = 600.0
 pytestmark = [pytest.mark.slow, pytest.mark.large, pytest.mark.time_limit(SECONDS)]
 
 
-def serve(*options: str) -> list[str]:
-    return [sys.executable, "-m", "ferrule", "serve", str(SERVER), *options]
-
-
-async def soak(tools: Toolset, kill: Any) -> tuple[Counter[str], set[int]]:
+async def soak(tools: Toolset) -> tuple[Counter[str], set[int]]:
     """Make all calls, and kill the server that answered last now and then. Return how the calls ended, and the ids of
     the processes."""
     ends: Counter[str] = Counter()
@@ -46,7 +39,7 @@ async def soak(tools: Toolset, kill: Any) -> tuple[Counter[str], set[int]]:
     async def go_on() -> None:
         for number in numbers:
             if number % (CALLS // KILLS) == CALLS // KILLS // 2:
-                kill([*pids][-1])
+                os.kill([*pids][-1], signal.SIGKILL)
             while True:
                 result = await call(number)
                 ends[f"{result.status} {result.executed}"] += 1
@@ -75,37 +68,9 @@ async def wait_for_end(pids: set[int]) -> None:
 
 async def test_many_calls_over_one_stdio_connection() -> None:
     before = asyncio.all_tasks()
-    target = mcp.Stdio(serve()[0], serve()[1:], env=environment(), name="soak")
+    target = mcp.Stdio(sys.executable, ["-m", "ferrule", "serve", str(SERVER)], env=environment(), name="soak")
     async with mcp.connect(target) as tools:
-        ends, pids = await soak(tools, lambda pid: os.kill(pid, signal.SIGKILL))
+        ends, pids = await soak(tools)
     assert ends["ok True"] == CALLS and len(pids) == KILLS + 1
     await wait_for_end(pids)
-    assert asyncio.all_tasks() == before
-
-
-def kill_if_running(server: subprocess.Popen[str]) -> None:
-    if server.poll() is None:
-        server.kill()
-        server.communicate()
-
-
-async def test_many_calls_over_http() -> None:
-    before = asyncio.all_tasks()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [*serve("--http", port)][1:]
-    started = [start_serving(*command)[0]]
-
-    def restart(pid: int) -> None:
-        kill_if_running(started[-1])
-        started.append(start_serving(*command)[0])
-
-    try:
-        async with mcp.connect(mcp.Http(f"http://127.0.0.1:{port}/mcp", name="soak")) as tools:
-            ends, pids = await soak(tools, restart)
-    finally:
-        for server in started:
-            kill_if_running(server)
-    assert ends["ok True"] == CALLS and len(pids) == KILLS + 1
     assert asyncio.all_tasks() == before

@@ -293,16 +293,10 @@ def bedrock_dict(text: str, asked: list[Asked], stop: str | None) -> Response:
     content: list[Response] = [{"text": text}] if text else []
     for id, name, arguments in asked:
         content.append({"toolUse": {"toolUseId": id, "name": name, "input": arguments}})
-    reasons = {
-        "done": "end_turn",
-        "calls": "tool_use",
-        "cut": "max_tokens",
-        "refused": "guardrail_intervened",
-        None: None,
-    }
+    reasons = {"done": "end_turn", "calls": "tool_use", "cut": "max_tokens", None: None}
     return {
         "output": {"message": {"role": "assistant", "content": content}},
-        "stopReason": reasons[stop],
+        "stopReason": "guardrail_intervened" if stop == "refused" else reasons[stop],
         "usage": {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15},
         "metrics": {"latencyMs": 1},
     }

@@ -58,12 +58,6 @@ def test_tools_of_the_server_are_not_ours() -> None:
     assert bedrock.turn(response)[0]["content"] == response["output"]["message"]["content"]
 
 
-def test_a_call_without_arguments_has_an_empty_object() -> None:
-    stream = API.feed(API.events(API.write("", [("t", "add", "")], "calls")))
-    assert stream.partial()["output"]["message"]["content"][0]["toolUse"]["input"] == {}
-    assert [dict(call.arguments) for call in stream.calls()] == [{}]
-
-
 def test_without_a_status_the_text_says_that_it_is_an_error() -> None:
     given = [result(ToolCall("c1", "add"), {"sum": 3}), result(ToolCall("c2", "add"), error="no")]
     messages = bedrock.results(given, status=False)

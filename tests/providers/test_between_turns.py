@@ -30,11 +30,8 @@ REPAIRED = [
     ('{"a": 1, "b": 2,}', {"a": 1, "b": 2}),
     ('```json\n{"a": 1, "b": 2}\n```', {"a": 1, "b": 2}),
     ('"{\\"a\\": 1, \\"b\\": 2}"', {"a": 1, "b": 2}),
-    ('{"a": "one\ntwo"}', {"a": "one\ntwo"}),
     ("", {}),
     ("{oops", {}),
-    ('{"a": NaN}', {}),
-    ('{"a": 1}{"a": 2}', {}),
 ]
 
 
@@ -80,8 +77,6 @@ STOPS = {
     "openai_chat": {"weird": "other", "error": "other", "eos": "calls", "end_turn": "calls", "STOP": "calls"},
     "gemini": {
         **dict.fromkeys(["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MALFORMED_RESPONSE"], "malformed"),
-        "SAFETY": "refused",
-        "MAX_TOKENS": "cut",
         "LANGUAGE": "other",
     },
     "interactions": {"failed": "other", "cancelled": "other", "brand_new": "other", "queued": "other"},
@@ -121,18 +116,6 @@ def test_the_words_of_an_api_say_how_a_turn_ended(name: str, word: str) -> None:
         assert (call.problem is None) if stop == "calls" else word in str(call.problem)
     reason = api.module.reason(whole)
     assert reason is None if stop == "calls" else word in str(reason)
-
-
-@pytest.mark.parametrize("word", ["", "max_tokens", "BRAND_NEW"])
-@pytest.mark.parametrize("name", ALL)
-def test_there_is_a_reason_if_a_turn_has_no_ordinary_end(name: str, word: str) -> None:
-    api = ALL[name]
-    for asked in ([], [ADD]):
-        response = with_word(name, api.write("Text.", asked, "calls" if asked else "done"), word)
-        stop, reason = api.module.stop(response), api.module.reason(response)
-        assert (reason is None) is (stop in ("end", "calls")), (stop, reason)
-        assert stop != "other" or word in str(reason)
-        assert all(call.problem is None or reason for call in api.module.calls(response))
 
 
 def test_a_bedrock_turn_without_its_call_is_malformed() -> None:
@@ -226,11 +209,3 @@ def test_an_answer_that_another_replaces_runs_nothing(name: str, form: str) -> N
         assert [call.id for call in stream.calls()] == ["call_2"]
     Runner([pay]).run_sync(stream.calls()[0])
     assert paid == ["bob"]
-
-
-@pytest.mark.parametrize("name", BEGIN)
-def test_a_beginning_that_is_sent_twice_changes_nothing(name: str) -> None:
-    api = ALL[name]
-    first, *others = api.events(api.write("Text.", [("call_1", "add", {"a": 1})], "calls"))
-    once, twice = api.feed([first, *others]), api.feed([first, others[0], first, *others[1:]])
-    assert twice.turn() == once.turn() and twice.calls() == once.calls()

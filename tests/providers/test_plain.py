@@ -98,47 +98,10 @@ def test_a_field_of_several_forms_takes_what_one_of_them_takes(module: Any, key:
 
 
 @ALL
-def test_a_form_does_not_narrow_what_stands_around_its_union(module: Any) -> None:
-    either = [{"properties": {"kind": {"const": "a"}}, "required": ["x"]}, {"required": ["y"]}]
-    schema = send(module, make_tool({"type": "object", "properties": {"kind": {"type": "string"}}, "anyOf": either}))[1]
-    assert schema["properties"]["kind"] == {"type": "string"}
-
-
-@ALL
-def test_parts_and_a_reference_at_the_root_become_one_object(module: Any) -> None:
-    base = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
-    more = {"properties": {"b": {"type": "integer"}}}
-    for schema in ({"allOf": [base, more]}, {"$ref": "#/$defs/A", "$defs": {"A": base | {"allOf": [more]}}}):
-        found = send(module, make_tool({"type": "object", **schema}))[1]
-        assert found["properties"] == {"a": {"type": "string"}, "b": {"type": "integer"}}
-        assert found["required"] == ["a"] and not found.keys() & {"allOf", "$ref", "$defs"}
-
-
-@ALL
 def test_parts_that_cannot_be_merged_are_said_in_words(module: Any) -> None:
     parts = [{"dependentRequired": {"a": ["b"]}}, {"dependentRequired": {"b": ["a"]}}]
-    assert '"b": ["a"]' in words_about(
-        module, make_tool({**object_of(a={"type": "null"}, b={"type": "null"}), "allOf": parts})
-    )
-
-
-def test_a_field_that_two_parts_narrow_keeps_both() -> None:
-    one, other = {"type": "string", "pattern": "a"}, {"type": "string", "pattern": "b"}
-    odd = {**object_of(a=one), "allOf": [{"properties": {"a": other}}]}
-    assert send(anthropic, make_tool(odd))[1]["properties"]["a"] == {"allOf": [one, other]}
-
-
-@ALL
-def test_a_form_that_takes_any_key_leaves_the_object_open(module: Any) -> None:
-    either = [object_of(b={"type": "null"}), {"properties": {"c": {"type": "null"}}, "additionalProperties": True}]
-    odd = {"type": "object", "properties": {"a": {"type": "null"}}, "anyOf": either}
-    assert validator(send(module, make_tool(odd))[1]).is_valid({"c": None, "any": 1})
-
-
-@ALL
-def test_a_union_with_itself_is_its_other_forms(module: Any) -> None:
-    odd = {"type": "object", "anyOf": [{"$ref": "#"}, object_of(a={"type": "null"})]}
-    assert send(module, make_tool(odd))[1]["properties"] == {"a": {"type": "null"}}
+    subject = make_tool({**object_of(a={"type": "null"}, b={"type": "null"}), "allOf": parts})
+    assert '"b": ["a"]' in words_about(module, subject)
 
 
 @ALL
@@ -148,20 +111,6 @@ def test_a_reference_that_cannot_be_followed_is_said_in_words(module: Any) -> No
     for odd in (reference, {"allOf": [reference, {"minimum": 1}]}):
         schema = send(module, make_tool({**object_of(a=pair, b=odd), "$schema": DRAFT_7}))[1]
         assert "{$ref: #/properties/a/items/0}" in json.dumps(schema)
-
-
-@ALL
-def test_a_tool_without_parameters_has_properties(module: Any) -> None:
-    @tool
-    async def ping() -> None:
-        """Ping."""
-
-    assert send(module, ping)[1]["properties"] == {}
-    mapping = {"type": "object", "additionalProperties": {"type": "integer"}}
-    assert send(module, make_tool(mapping))[1]["properties"] == {}
-    assert send(module, make_tool({}))[1] | {"additionalProperties": None} == {
-        "type": "object", "properties": {}, "additionalProperties": None
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -206,23 +155,6 @@ def test_prefix_items_become_one_schema_and_words(module: Any) -> None:
     assert more["items"] == {"anyOf": [*first, {"type": "null"}]}
 
 
-@WITHOUT_PREFIX_ITEMS
-@pytest.mark.parametrize("odd", [{"type": ["array", "null"]}, {"type": "array", "items": True}])
-def test_an_array_of_anything_has_items(module: Any, odd: Schema) -> None:
-    assert (
-        send(module, make_tool(object_of(a={"anyOf": [odd, {"type": "null"}]})))[1]["properties"]["a"]["anyOf"][0][
-            "items"
-        ]
-        == {}
-    )
-
-
-@WITHOUT_PREFIX_ITEMS
-def test_an_array_without_items_stays_empty(module: Any) -> None:
-    found = send(module, make_tool(object_of(a={"type": "array", "items": False})))[1]["properties"]["a"]
-    assert isinstance(found["items"], dict) and "maxItems" in json.dumps(found)
-
-
 @pytest.mark.parametrize("module", [anthropic, bedrock, cohere, mistral])
 def test_prefix_items_are_sent_to_an_api_that_accepts_them(module: Any) -> None:
     assert "prefixItems" in send(module, plant)[1]["properties"]["at"]
@@ -255,14 +187,7 @@ def test_dependencies_of_draft_7_go_as_draft_2020_12(module: Any) -> None:
 # Keywords
 
 
-@pytest.mark.parametrize("module", [openai_chat, ollama])
-def test_boolean_schemas_become_objects_if_they_are_refused(module: Any) -> None:
-    schema = send(module, make_tool(object_of(a=True, b=False)))[1]
-    assert schema["properties"]["a"] == {} and "not" in str(schema["properties"]["b"])
-    assert send(anthropic, make_tool(object_of(a=True)))[1]["properties"]["a"] is True
-
-
-@pytest.mark.parametrize("pattern", ["^(?!no)", r"\p{L}+", "(?<name>a)", "[[a]"])
+@pytest.mark.parametrize("pattern", ["^(?!no)", r"\p{L}+", "[[a]"])
 def test_a_pattern_that_openai_refuses_is_said_in_words(pattern: str) -> None:
     keyed = {"type": "object", "patternProperties": {pattern: {"type": "null"}}, "additionalProperties": False}
     subject = make_tool(
@@ -329,9 +254,9 @@ def test_definitions_that_double_each_other_end_in_words(module: Any) -> None:
 @pytest.mark.parametrize(
     ("module", "title", "bad", "good"),
     [
-        (anthropic, "Anthropic", ["a b", "", "x" * 65, "straße"], ["a.b-c", "1", "x" * 64]),
-        (bedrock, "Bedrock", ["a b", "", "x" * 65, "straße"], ["a.b-c", "1", "x" * 64]),
-        (gemini, "Gemini", ["a.b", "1a", "x" * 65, "straße"], ["a_b", "_", "x" * 64]),
+        (anthropic, "Anthropic", ["a b", "", "x" * 65, "straße"], ["a.b-c", "x" * 64]),
+        (bedrock, "Bedrock", ["a b"], ["a.b-c"]),
+        (gemini, "Gemini", ["a.b", "1a", "x" * 65], ["a_b", "x" * 64]),
     ],
 )
 def test_a_refused_parameter_name_is_an_error_with_its_place(

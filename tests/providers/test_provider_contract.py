@@ -32,11 +32,10 @@ from apis import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Runner, ToolCall, Toolset, build_tool, tool
+from ferrule import DefinitionError, Runner, ToolCall, Toolset, tool
 from ferrule.providers import anthropic, openai_chat, openai_responses
 from ferrule.values.content import Media, Text
 from ferrule.values.result import ToolResult
-from steps import lines
 
 pytestmark = pytest.mark.slow
 EACH_WITH_IDS = pytest.mark.parametrize("api", [ALL[name] for name in WITH_IDS], ids=WITH_IDS)
@@ -148,11 +147,6 @@ ERRORS: list[tuple[str, Response, str]] = [
     ("openai_responses", {"type": "response.failed", "response": {**FAILED, "error": None}}, "the response failed"),
     ("openai_chat", {"error": {"message": "Full.", "type": "server_error", "code": 500}}, "server_error: Full."),
     ("openai_chat", {"object": "error", "message": "Full.", "type": "BadRequestError"}, "BadRequestError: Full."),
-    (
-        "openai_chat",
-        {"choices": [{"index": 0, "delta": {}, "finish_reason": "error", "error": {"code": 502, "message": "Full."}}]},
-        "Full.",
-    ),
     ("gemini", {"error": {"code": 503, "message": "Full.", "status": "UNAVAILABLE"}}, "UNAVAILABLE: Full."),
     ("interactions", {"event_type": "error", "error": {"code": "internal", "message": "Full."}}, "internal: Full."),
     ("bedrock", {"modelStreamErrorException": {"message": "Full."}}, "modelStreamErrorException: Full."),
@@ -180,25 +174,11 @@ def test_an_error_counts_after_the_end_of_a_turn(api: Api) -> None:
     assert (stream.error, stream.stop, [bool(call.problem) for call in stream.calls()]) == ("Full.", "other", [True])
 
 
+EXPLAINED = {"stop_reason": "refusal", "stop_details": {"explanation": "No."}}
+FILTERED = {"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}
 REFUSED: list[tuple[str, list[Response], str]] = [
-    (
-        "anthropic",
-        [
-            {"type": "message_delta", "delta": {"stop_reason": "refusal", "stop_details": {"explanation": "No."}}},
-            {"type": "message_stop"},
-        ],
-        "No.",
-    ),
-    (
-        "openai_responses",
-        [
-            {
-                "type": "response.incomplete",
-                "response": {**FAILED, "status": "incomplete", "incomplete_details": {"reason": "content_filter"}},
-            }
-        ],
-        "content_filter",
-    ),
+    ("anthropic", [{"type": "message_delta", "delta": EXPLAINED}, {"type": "message_stop"}], "No."),
+    ("openai_responses", [{"type": "response.incomplete", "response": {**FAILED, **FILTERED}}], "content_filter"),
     ("gemini", [{"promptFeedback": {"blockReason": "SAFETY", "blockReasonMessage": "Not so."}}], "SAFETY: Not so."),
     ("gemini", [{"candidates": [{"finishReason": "SPII", "finishMessage": "Not that."}]}], "Not that."),
 ]
@@ -287,13 +267,6 @@ def test_a_result_shows_its_content_and_not_its_output(api: Api) -> None:
     assert "audio of 4 bytes" in sound and "a.x" in sound
 
 
-@pytest.mark.parametrize("status", ["failed", "denied", "unknown"])
-def test_an_error_does_not_look_like_a_success(api: Api, status: Any) -> None:
-    failed = api.module.results([result(first_call(api), error="out of reach", status=status)])
-    fine = api.module.results([result(first_call(api), content=[Text("out of reach")])])
-    assert "out of reach" in json.dumps(failed) and failed != fine
-
-
 def test_an_error_has_a_text_and_the_content_that_came_with_it(api: Api) -> None:
     for error, content in (("", []), (" ", []), (None, None)):
         assert "failed" in text_of(api, error=error, status="failed", content=content)
@@ -379,12 +352,6 @@ def test_what_json_cannot_say_reaches_no_history(api: Api) -> None:
         encode(api.module.turn(with_arguments(response, {"a": bad})))
 
 
-@pytest.mark.parametrize("number", ["1" * 5_000, "1e999"], ids=len)
-def test_a_number_that_is_too_large_reaches_no_history(api: Api, number: str) -> None:
-    stream = api.feed(api.events(api.write("", [("call_a", "add", f'{{"a": {number}}}')], "calls")))
-    encode([stream.turn(), stream.partial()])
-
-
 @pytest.mark.parametrize("junk", [None, "", "{bad", 0, True, [], {}, [None], {"a": 1}], ids=repr)
 def test_no_response_of_a_strange_shape_breaks_the_reading(api: Api, junk: Any) -> None:
     for base in (api.write("Text.", [ADD, GREET], "calls"), api.write("Text.", [], "done")):
@@ -457,9 +424,8 @@ def test_any_chunking_of_a_stream_gives_the_same_calls(name: str, cuts: list[int
 
 @pytest.mark.parametrize("name", ["anthropic", "openai_responses", "openai_chat"])
 def test_a_character_that_was_cut_in_two_is_whole_again(name: str) -> None:
-    events = ALL[name].events(
-        ALL[name].write("", [("c", "add", "{}")], "calls"), lambda _: ['{"a": "\ud83d', '\ude00"}']
-    )
+    response = ALL[name].write("", [("c", "add", "{}")], "calls")
+    events = ALL[name].events(response, lambda _: ['{"a": "\ud83d', '\ude00"}'])
     deltas = [event for event in events if ".done" not in str(event.get("type")) and "response" not in event]
     assert ALL[name].feed(deltas).calls()[0].raw == '{"a": "😀"}'
 
@@ -477,7 +443,6 @@ BAD = {
     "deep and closed": '{"value":' * LEVELS + "1" + "}" * LEVELS,
     "long and cut off": '{"value": "' + "x" * MANY,
     "long and quotes alone": '{"value": ' + '"' * MANY,
-    "long and escaped quotes, cut off": '{"value": "' + '\\"' * (MANY // 2),
     "glued": '{"value": 1}{"value": 2}',
     "not a number": '{"value": NaN}',
     "surrogate": '{"value": "\\ud800"}',
@@ -493,14 +458,6 @@ def test_arguments_that_cannot_be_trusted_run_nothing_and_come_to_an_end(bad: st
             refused = Runner([take]).run_sync(calls[0])
             assert (refused.status, refused.executed) == ("invalid", False), (name, way)
             encode([turn, api.module.results([refused])])
-
-
-@pytest.mark.parametrize("name", [name for name, api in ALL.items() if not api.text_arguments])
-def test_objects_nested_without_end_run_nothing_and_can_be_sent_again(name: str) -> None:
-    deep = {"value": nested(100_000, lambda inner: {"a": inner})}
-    response = with_arguments(ALL[name].write("", [("call_a", "take", {})], "calls"), deep)
-    assert Runner([take]).run_sync(ALL[name].module.calls(response)[0]).status == "invalid"
-    json.dumps(ALL[name].module.turn(response))
 
 
 # Definitions
@@ -548,22 +505,6 @@ def test_nothing_that_is_done_to_an_export_shows_in_the_next(api: Api, strict: b
     before = copy.deepcopy(first)
     spoil(first)
     assert api.module.tools(TOOLS, **options) == before != first
-
-
-def many(count: int, parameters: int) -> Toolset:
-    schema = {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(parameters)}}
-
-    def one(number: int) -> Any:
-        return build_tool({"name": f"tool_{number}", "input_schema": schema, "execute": lambda payload, context: 1})
-
-    return Toolset([one(number) for number in range(count)])
-
-
-def test_exporting_again_costs_the_same_with_many_parameters(api: Api) -> None:
-    few, more = many(50, 1), many(50, 40)
-    assert api.module.tools(few, **api.options) and api.module.tools(more, **api.options)
-    costs = [lines(lambda tools=tools: api.module.tools(tools, **api.options)) for tools in (few, more)]
-    assert costs[1] < 1.1 * costs[0]
 
 
 def test_what_is_no_toolset_is_refused_with_what_is_one(api: Api) -> None:

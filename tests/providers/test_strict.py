@@ -7,15 +7,11 @@ from typing import Annotated, Any, Literal
 
 import jsonschema_rs
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 from pydantic import BaseModel
 
-import probe
 from ferrule import Field, Runner, Tool, ToolCall, Toolset, build_tool, tool
-from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
-from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
+from ferrule.providers import anthropic, bedrock, cohere, openai_chat, openai_responses
 from ferrule.providers._schemas import find_broken_rule, written
 from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules
 from ferrule.values.frozen import FrozenDict, thaw
@@ -85,29 +81,22 @@ def test_each_api_holds_its_own_constraints(schema: Schema, kept_by: set[Rules],
     assert rewritten(schema, rules) == (schema if rules in kept_by else dropped)
 
 
-@pytest.mark.parametrize("module", [anthropic, openai_chat, openai_responses, bedrock, mistral, cohere])
-def test_a_dropped_constraint_is_said_in_the_definition_and_still_enforced(module: Any) -> None:
+def test_a_dropped_constraint_is_still_enforced() -> None:
     subject = of({"type": "string", "not": {"const": "a"}})
-    assert "{not: " in json.dumps(module.tools(Toolset([subject]), strict=True))
-    assert "{not: " not in json.dumps(module.tools(Toolset([subject])))
+    assert "{not: " in json.dumps(anthropic.tools(Toolset([subject]), strict=True))
     runner = Runner([subject])
     assert runner.run_sync(ToolCall("c", "odd", {"x": "a"})).status == "invalid"
     assert runner.run_sync(ToolCall("d", "odd", {"x": "ab"})).status == "denied"  # valid, and nobody is there to ask
 
 
-MAPPING = {"type": "object", "additionalProperties": {"type": "string"}}
 REFUSED: list[tuple[Any, str]] = [
     (True, "without a type"),
-    ({}, "has to say a type, an enum or a union"),
     (False, "takes nothing"),
     ({"type": "object", "patternProperties": {"^a": {"type": "string"}}}, "patternProperties"),
     ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "leaves no type"),
     ({"allOf": [{"type": "string", "pattern": "a"}, {"pattern": "b"}]}, "two parts say 'pattern'"),
-    ({"enum": [{"a": 1}]}, "give each value a name instead"),
     # Cohere takes the others.
-    (MAPPING, "a list of pairs"),
-    ({"type": "object"}, "a list of pairs"),
-    ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}, "': false"),
+    ({"type": "object", "additionalProperties": {"type": "string"}}, "a list of pairs"),
     ({"type": "array"}, "say what its items are, as list[str] does"),
 ]
 
@@ -115,7 +104,7 @@ REFUSED: list[tuple[Any, str]] = [
 @ALL
 @pytest.mark.parametrize(("schema", "rule"), REFUSED, ids=str)
 def test_a_schema_that_cannot_be_strict_is_refused_with_a_way_out(schema: Any, rule: str, rules: Rules) -> None:
-    if rules is COHERE and REFUSED.index((schema, rule)) > 6:
+    if rules is COHERE and rule in ("a list of pairs", "say what its items are, as list[str] does"):
         assert strict_schema(of(schema), rules)
         return
     with pytest.raises(DefinitionError, match=r"'odd'.*\$\.properties\.x") as raised:
@@ -138,9 +127,7 @@ def test_openai_optional_becomes_required_and_nullable() -> None:
 
 
 @ALL
-def test_a_described_reference_is_a_union_or_written_out(
-    rules: Rules,
-) -> None:
+def test_a_described_reference_is_a_union_or_written_out(rules: Rules) -> None:
     defs = {"Name": {"type": "string", "description": "A name."}}
     kept = {"anyOf": [{"$ref": "#/$defs/Name"}], "description": "Mine."}
     written = {"type": "string", "description": "Mine."}
@@ -166,13 +153,6 @@ def test_anthropic_refuses_recursion_and_takes_references_that_end() -> None:
     ending = {"A": {"$ref": "#/$defs/B"}, "B": {"type": "string"}}
     assert rewritten({"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]}, ANTHROPIC, **{"$defs": ending})
     assert rewritten({"type": "array", "items": {"type": "string"}, "minItems": 1}, ANTHROPIC)["minItems"] == 1
-
-
-def test_openai_recursion_with_something_beside_it_ends() -> None:
-    tree = {"type": "object", "properties": {"child": {"$ref": "#/$defs/T", "description": "Below."}}}
-    schema = thaw(strict_schema(of({"$ref": "#/$defs/T", "description": "The top."}, **{"$defs": {"T": tree}}), OPENAI))
-    assert schema["properties"]["x"]["description"] == "The top."
-    jsonschema_rs.validator_for(schema).validate({"x": {"child": {"child": {"child": None}}}})
 
 
 class Cat(BaseModel):
@@ -205,13 +185,6 @@ def test_one_of_becomes_any_of_and_all_of_is_merged(rules: Rules) -> None:
     parts = [{"type": "string", "minLength": 1}, {"minLength": 3}, {"enum": ["abc", "abcd", 5]}, {"enum": ["abcd", 5]}]
     least = {"minLength": 3} if "minLength" in rules.keeps else {"description": "{minLength: 3}"}
     assert rewritten({"allOf": parts}, rules) == {"type": "string", "enum": ["abcd", 5], **least}
-
-
-@ALL
-def test_two_unions_become_every_pair_of_their_branches(rules: Rules) -> None:
-    both = {"anyOf": [{"type": "number"}, {"type": "integer"}], "oneOf": [{"enum": [0.5, 1]}, {"type": "integer"}]}
-    found = rewritten(both, rules)
-    assert [value for value in (0.5, 1, 3, 1.5, "a") if jsonschema_rs.is_valid(found, value)] == [0.5, 1, 3]
 
 
 @ALL
@@ -259,13 +232,6 @@ def test_all_tools_that_cannot_be_strict_are_named_at_once() -> None:
         openai_chat.tools(tools[1:], strict=True)
 
 
-@pytest.mark.parametrize("module", [gemini, ollama])
-def test_an_api_without_a_strict_mode_says_so(module: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"'t0' cannot be strict for (Gemini|Ollama).*Leave strict"):
-        module.tools(many(2, {"type": "string"}), strict=True)
-    assert module.tools(many(2, {"type": "string"}), strict=False)
-
-
 def deep(levels: int) -> Schema:
     schema: Schema = {"type": "string"}
     for _ in range(levels):
@@ -311,24 +277,14 @@ def test_doubling_definitions_are_rewritten_once_or_refused(rules: Rules, rule: 
         assert broken is not None and rule in broken[1]
 
 
-def test_a_union_of_doubling_definitions_becomes_nullable_once() -> None:
-    defs = {f"{name}{n}": {"anyOf": [{"$ref": f"#/$defs/{other}{n + 1}"} for other in "AB"]}
-            for name in "AB" for n in range(8)}  # fmt: skip
-    defs |= {"A8": {"type": "string"}, "B8": {"type": "integer"}}
-    schema = thaw(strict_schema(of({"$ref": "#/$defs/A0"}, required=[], **{"$defs": defs}), OPENAI))
-    assert schema["properties"]["x"] == {"anyOf": [{"$ref": "#/$defs/A0"}, {"type": "null"}]}
-
-
 @ALL
 def test_all_of_many_unions_is_refused(rules: Rules) -> None:
     def unions(count: int) -> Schema:
         return {"allOf": [{"anyOf": [{"type": "string", "minLength": n}, {"type": "string", "maxLength": n + 9}]}
                           for n in range(count)]}  # fmt: skip
 
-    assert find_broken_rule(of(unions(30)), rules) == (
-        "$.properties.x",
-        "'allOf' of unions makes more than 1,000 forms",
-    )
+    broken = find_broken_rule(of(unions(30)), rules)
+    assert broken == ("$.properties.x", "'allOf' of unions makes more than 1,000 forms")
     assert len(rewritten(unions(2), rules)["anyOf"]) == 4
 
 
@@ -337,137 +293,3 @@ def test_equal_branches_are_one_and_1_is_not_true(rules: Rules) -> None:
     branches: list[Schema] = [{"const": 1}, {"const": True}, {"const": 1}, {"anyOf": [{"const": True}, {"const": "a"}]}]
     found = rewritten({"anyOf": branches}, rules)["anyOf"]
     assert [(type(item["const"]), item["const"]) for item in found] == [(int, 1), (bool, True), (str, "a")]
-
-
-def test_chat_takes_128_strict_tools() -> None:
-    assert len(openai_chat.tools(many(128, {"type": "string"}), strict=True)) == 128
-    with pytest.raises(DefinitionError, match=r"at most 128 .* these are 129"):
-        openai_chat.tools(many(129, {"type": "string"}), strict=True)
-
-
-# Every value
-
-NAMES = st.sampled_from(["a", "b", "c d", "e"])
-
-
-def leaves() -> st.SearchStrategy[Schema]:
-    return st.one_of(
-        st.sampled_from(["string", "integer", "number", "boolean", "null"]).map(lambda kind: {"type": kind}),
-        st.just({"type": "string", "minLength": 1, "maxLength": 3}),
-        st.just({"type": "integer", "minimum": 0, "maximum": 9}),
-        st.just({"type": ["string", "null"]}),
-        st.just({"enum": ["x", 1, None]}),
-        st.just({"const": "k"}),
-        st.just({"$ref": "#/$defs/D"}),
-        st.just({"$ref": "#/$defs/D", "description": "It."}),
-    )
-
-
-def objects(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
-    return st.builds(
-        lambda properties, required: {
-            "type": "object",
-            "properties": properties,
-            "required": [name for name in properties if name in required],
-            "additionalProperties": False,
-        },
-        st.dictionaries(NAMES, inner, min_size=1, max_size=3),
-        st.sets(NAMES),
-    )
-
-
-def schemas() -> st.SearchStrategy[Schema]:
-    return st.recursive(
-        leaves(),
-        lambda inner: st.one_of(
-            objects(inner),
-            inner.map(lambda item: {"type": "array", "items": item, "maxItems": 2}),
-            st.lists(inner, min_size=1, max_size=2).map(
-                lambda items: {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
-            ),
-            st.lists(inner, min_size=1, max_size=3).map(lambda items: {"anyOf": items}),
-            st.lists(inner, min_size=2, max_size=2).map(lambda items: {"oneOf": items}),
-            inner.map(lambda item: {"allOf": [item, {"title": "T"}]}),
-        ),
-        max_leaves=5,
-    )
-
-
-DEFS = {"D": {"type": "object", "properties": {"k": {"type": "string"}, "o": {"type": "integer"}}, "required": ["k"]}}
-
-
-def values(schema: Any, defs: Schema) -> st.SearchStrategy[Any]:
-    """Values that may fit `schema`; what does not is left to the validator."""
-    if "$ref" in schema:
-        return values(defs[schema["$ref"].rpartition("/")[2]], defs)
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            return st.one_of([values(item, defs) for item in schema[key]])
-    if "allOf" in schema:
-        return values(schema["allOf"][0], defs)
-    if "enum" in schema or "const" in schema:
-        return st.sampled_from(schema.get("enum", [schema.get("const")]))
-    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    return st.one_of([_of_kind(kind, schema, defs) for kind in kinds])
-
-
-def _of_kind(kind: str, schema: Schema, defs: Schema) -> st.SearchStrategy[Any]:
-    if kind == "object":
-        given = {name: values(item, defs) for name, item in schema["properties"].items()}
-        needed = {name: item for name, item in given.items() if name in schema.get("required", ())}
-        return st.fixed_dictionaries(needed, optional={n: i for n, i in given.items() if n not in needed})
-    if kind == "array":
-        if "prefixItems" in schema:
-            return st.tuples(*[values(item, defs) for item in schema["prefixItems"]]).map(list)
-        return st.lists(values(schema["items"], defs), max_size=2)
-    return {
-        "string": st.text("abc", max_size=3),
-        "integer": st.integers(-1, 9),
-        "number": st.sampled_from([0.5, 2, -1.25]),
-        "boolean": st.booleans(),
-        "null": st.none(),
-    }[kind]
-
-
-def fill_with_null(value: Any, schema: Any, root: Schema) -> Any:
-    """The form of a value that the rewritten schema takes: with null for what was left out."""
-    if "$ref" in schema:
-        return fill_with_null(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
-    for branch in schema.get("anyOf", ()):
-        found = fill_with_null(value, branch, root)
-        if jsonschema_rs.is_valid({**branch, "$defs": root.get("$defs", {})}, found):
-            return found
-    if isinstance(value, dict) and "properties" in schema:
-        shown = {name: fill_with_null(item, schema["properties"].get(name, {}), root) for name, item in value.items()}
-        return {**dict.fromkeys(schema.get("required", ())), **shown}
-    if isinstance(value, list) and "items" in schema:
-        return [fill_with_null(item, schema["items"], root) for item in value]
-    return value
-
-
-@ALL
-@given(schema=schemas(), data=st.data())
-def test_the_strict_schema_takes_what_the_tool_takes(rules: Rules, schema: Schema, data: st.DataObject) -> None:
-    subject = of(schema, **{"$defs": DEFS}, required=["x"] if rules.needs_required else [])
-    strict = thaw(strict_schema(subject, rules))
-    validator = jsonschema_rs.validator_for(strict)
-    value = data.draw(st.fixed_dictionaries({}, optional={"x": values(schema, DEFS)}))
-    assume(jsonschema_rs.is_valid(thaw(subject.input_schema), value))
-    validator.validate(fill_with_null(value, strict, strict))
-
-
-@ALL
-@given(schema=schemas(), data=st.data())
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-def test_the_tool_takes_what_the_strict_schema_takes(rules: Rules, schema: Schema, data: st.DataObject) -> None:
-    subject = of(schema, **{"$defs": DEFS}, required=["x"] if rules.needs_required else [])
-    strict = thaw(strict_schema(subject, rules))
-    value = data.draw(values(strict, strict.get("$defs", {})))
-    assume(jsonschema_rs.is_valid(strict, value))
-    try:
-        decoded = probe.parameters(subject).validate_with_repairs("odd", json.dumps(value))[0]
-    except Invalid:
-        dropped = '"description": "{' in json.dumps(strict) or "\\n\\n{" in json.dumps(strict) or "oneOf" in str(schema)
-        assert dropped, value
-    else:
-        assert jsonschema_rs.is_valid(thaw(subject.input_schema), decoded)

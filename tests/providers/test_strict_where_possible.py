@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Tool, Toolset, build_tool, models
-from ferrule.providers import NAMES, cohere, openai_chat
+from ferrule.providers import NAMES, cohere
 from ferrule.providers.lint import costs, findings, not_strict
 
 WITH_STRICT = ("anthropic", "bedrock", "mistral", "openai_chat", "openai_responses")
@@ -66,14 +66,6 @@ def test_one_more_tool_changes_none_of_the_first_strict_ones(name: str) -> None:
     assert left["tool_20_x"] == "with it the request would have 21 strict tools, and takes 20"
 
 
-def test_a_tool_over_the_limit_leaves_room_for_the_next() -> None:
-    optional = {f"o{number}": {"type": "string"} for number in range(25)}
-    schema = {"type": "object", "properties": optional, "additionalProperties": False}
-    large = build_tool({"name": "large", "description": "D.", "input_schema": schema, "execute": lambda payload: 1})
-    assert [*not_strict([large, *GOOD], "anthropic")] == ["large"]
-    assert strict_names(ALL["anthropic"], [large, *GOOD]) == [tool.name for tool in GOOD]
-
-
 def test_cohere_is_strict_for_all_tools_or_for_none() -> None:
     fits, mixed = Toolset(GOOD), Toolset([*GOOD, tool_with("odd", optional={"type": "string"})])
     assert cohere.tools(fits, strict="where possible") == cohere.tools(fits, strict=True)
@@ -108,11 +100,6 @@ def test_lint_notes_what_stays_plain_and_counts_what_is_sent() -> None:
     assert good.tokens["anthropic"] == strict.tokens["anthropic"] and odd.tokens == plain.tokens
     with pytest.raises(DefinitionError, match="no provider 'claude'"):
         not_strict(tools, "claude")
-
-
-def test_a_misspelt_mode_is_an_error() -> None:
-    with pytest.raises(DefinitionError, match=r"names no tool.*strict='where possible' means"):
-        openai_chat.tools(Toolset(GOOD), strict="where posible")
 
 
 def test_a_model_decides_for_the_tools_of_each_request(monkeypatch: pytest.MonkeyPatch) -> None:

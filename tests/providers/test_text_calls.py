@@ -57,7 +57,6 @@ READABLE = {
 # Each is one only because `weigh` was offered, and is read at the end of a text.
 FENCED = {
     "fence": f"```json\n{JSON}\n```",
-    "fence without a language": f"```\n{JSON}\n```",
     "list": f"```json\n[{JSON}]\n```",
     "bare": JSON,
     "parameters": '{"type": "function", "name": "weigh", "parameters": {"item": "a"}}',
@@ -68,7 +67,6 @@ FENCED = {
     "tool_calls": f'{{"tool_calls": [{JSON}]}}',
     "message": f'{{"role": "assistant", "content": null, "tool_calls": [{{"id": "c", "function": {JSON}}}]}}',
     "functionCall": '{"functionCall": {"name": "weigh", "args": {"item": "a"}}}',
-    "indented": json.dumps({"name": "weigh", "arguments": {"item": "a"}}, indent=2),
     "ended": f"{JSON};<|eom_id|>",
     "converse": '{"toolUse": {"toolUseId": "t", "name": "weigh", "input": {"item": "a"}}}',
     "action": '{"action": "weigh", "action_input": {"item": "a"}}',
@@ -99,26 +97,20 @@ MALFORMED = {
     "harmony, role first": '<|start|>assistant to=functions.weigh<|channel|>commentary json<|message|>{"item": "a"}',
     "harmony without its tokens": 'assistantcommentary to=functions.weigh json{"item": "a"}',
     "not closed": f"<tool_call>{JSON}",
-    "the mark alone": "<tool_call>",
 }
 CALLS = {**READABLE, **FENCED, **MALFORMED}
 ANSWERS = [
     "It weighs 12 oz.",
     f"Hermes models write:\n```\n{READABLE['hermes']}\n```",
-    f"In markdown:\n````\n```\n{READABLE['hermes']}\n```\n````",
     f"In markdown:\n~~~\n{READABLE['minimax']}\n~~~\nThat is all.",
     f"They write this:\n\n    {READABLE['llama']}\n",
     f"Mistral writes `{MALFORMED['mistral 11']}`",
-    f'The model wrote "{MALFORMED["llama 3"]}", and nothing ran.',
-    f"Er schrieb „{MALFORMED['mistral']}“.",
     f"> {READABLE['llama']}",
     f"- Llama: {READABLE['llama']}\n- Mistral: {MALFORMED['mistral']}",
     f"| Llama | {READABLE['llama']} |",
     "They write <tool_call>{…}</tool_call> and then stop.",
-    "<tool_call> and </tool_call> stand around a call.",
     "They write it so: <tool_call>name and arguments</tool_call>",
     "DeepSeek begins its calls with <｜tool▁calls▁begin｜>, and each with <｜tool▁call▁begin｜>.",
-    "[TOOL_CALLS] is Mistral's mark.",
     "The token <|python_tag|> comes before code, and <|tool_calls_section_begin|> is Kimi's.",
     "A call in harmony is sent to=functions.NAME in the channel commentary.",
     "<|channel|>final<|message|>It weighs 12 oz.",
@@ -127,24 +119,18 @@ ANSWERS = [
     f"<think>I could write\n{READABLE['hermes']}\nbut no.</think>It weighs 12 oz.",
     # JSON that calls nothing that was offered
     '```json\n{"name": "paint", "arguments": {"item": "a"}}\n```',
-    '{"name": "paint", "arguments": {"item": "a"}}',
     '```json\n{"name": "weigh", "unit": "oz"}\n```',
     '{"name": "weigh", "arguments": {"item": "a"}, "result": "12 oz"}',
     '{"name": "weigh", "arguments": "none"}',
     "```json\n[]\n```",
     f"```json\n{JSON}\n```\nThat is what I sent.",
-    f"```json\n{JSON}\n```\n```json\n{{}}\n```",
     f"It is called like {JSON}",
-    f"It is called like\n\n    {JSON}",
     f"````\n```json\n{JSON}\n```\n````",
     f"{JSON}\n{{}}",
     f'{{"plan": [{JSON}]}}',
     f'{{"tool_calls": [{JSON}, {{}}]}}',
-    '{"tool_calls": []}',
     '{"tool_calls": [{"name": "paint", "arguments": {"item": "a"}}]}',
-    '{"type": "tool_use", "name": "paint", "input": {"item": "a"}}',
     "<tool_use> holds a call, says the page.",
-    "The tokens <|python_start|> and <|python_end|> stand around code.",
 ]
 
 
@@ -251,7 +237,6 @@ TWO = [
     *(f"{JSON}{between}{OTHER}" for between in ("\n", "; ", ";\n", ",\n", "\n\n", "")),
     f"[{JSON}, {OTHER}]",
     f'{{"tool_calls": [{JSON}, {OTHER}]}}',
-    f"```json\n{JSON}\n{OTHER}\n```",
     f"```json\n{JSON}\n```\n\n```json\n{OTHER}\n```",
     f"<tool_calls>\n{JSON}\n{OTHER}\n</tool_calls>",
     f"<tool_call>{JSON}</tool_call>\n<tool_call>{OTHER}</tool_call>",
@@ -274,9 +259,7 @@ DOUBTFUL = [
     f"{invoked()}\nThen I wait.",
     f"The page says: {invoked()}",
     f"<tool_call>{JSON}\n{{}}</tool_call>",
-    "<function=weigh><parameter=item>a</parameter><parameter=item>b</parameter></function>",
     "<function=weigh><parameter=item>a</function>",
-    f"{READABLE['hermes']}<|im_end|>",
     f"{READABLE['hermes']}\nThen.\n{READABLE['hermes']}",
 ]
 
@@ -293,7 +276,6 @@ LONG = {
     "harmony": "to=functions." * 50_000,
     "json": "{" * 300_000 + "}" * 300_000,
     "JSON calls": f"{JSON};\n" * 10_000 + "{}",
-    "calls": "<tool_calls><invoke name='a'></invoke>" * 20_000,
     "parameters": "<tool_call><function=add>" + "<parameter=a>" * 50_000 + "</function></tool_call>",
 }
 

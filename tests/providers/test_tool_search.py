@@ -15,7 +15,6 @@ from openai.types.responses import ResponseInputItemParam, ToolParam
 from pydantic import TypeAdapter
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset, deny, tool
-from ferrule.errors import DefinitionError
 from ferrule.loop import LoopResult, run
 from ferrule.models import Anthropic, OpenAI
 from ferrule.providers import anthropic, openai_chat, openai_responses
@@ -98,7 +97,6 @@ async def test_anthropic_gets_words_if_nothing_was_found() -> None:
     "kept",
     [
         3,
-        [{"name": "a.txt"}],
         [{"name": "x", "description": "y", "input_schema": {}, "more": 1}],
         [{"name": "x y", "description": "z", "input_schema": {}}],
         [{"name": "x", "description": "y", "input_schema": {}}, {"name": "z"}],
@@ -129,13 +127,6 @@ async def test_references_are_found_wherever_they_stand_and_once() -> None:
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_3", "content": "plain"}]},
     ]
     assert anthropic.find_referred_tools(messages) == ["weigh", WIRE]
-
-
-def test_beside_a_search_tool_no_definition_has_examples() -> None:
-    before, after = anthropic.tools(TOOLS.without("weigh")), anthropic.tools(TOOLS, deferred=["weigh"])
-    assert json.dumps(after[: len(before)]) == json.dumps(before) and "input_examples" not in json.dumps(before)
-    assert "input_examples" in json.dumps(anthropic.tools(CATALOGUE))
-    assert after[-1]["defer_loading"] is True
 
 
 # OpenAI Responses
@@ -201,11 +192,6 @@ async def test_a_search_without_a_find_is_answered_with_no_tools() -> None:
         OPENAI_ITEMS.validate_python([item])
 
 
-async def test_a_search_that_was_cut_off_is_not_run() -> None:
-    (call,) = openai_responses.calls(response(search_item(status="incomplete"), status="incomplete"))
-    assert call.problem is not None and (await run_call(call)).executed is False
-
-
 def test_a_found_schema_is_rewritten_for_openai() -> None:
     (call,) = openai_responses.calls(response(search_item()))
     odd = {"name": "odd", "description": "Odd.", "input_schema": {"type": "object", "not": {"required": ["a"]}}}
@@ -226,13 +212,6 @@ def test_a_streamed_search_is_one_call_with_its_last_id(ended_as: str) -> None:
     stream.feed({"type": "response.completed", "response": response() | {"output": []}})
     assert [(call.id, call.name, call.problem) for call in stream.calls()] == [(ended_as, "search_tools", None)]
     assert stream.turn() == [ended]
-
-
-async def test_a_call_of_a_found_tool_keeps_its_namespace() -> None:
-    item = {"type": "function_call", "call_id": "c", "name": WIRE, "namespace": WIRE, "arguments": '{"item": "anvil"}'}
-    (call,) = openai_responses.calls(response(item))
-    (answer,) = openai_responses.results([await run_call(call)])
-    assert answer["namespace"] == WIRE and answer["output"] == "anvil: 12"
 
 
 # The models over the SDKs, in the loop
@@ -283,15 +262,6 @@ async def test_a_found_tool_is_deferred_behind_an_unchanged_prefix() -> None:
         ANTHROPIC_TOOLS.validate_python(request["tools"])
 
 
-async def test_a_later_run_defines_the_tools_its_messages_refer_to() -> None:
-    api = Api([*FOUND_BY_ANTHROPIC, said_by_anthropic("", ("t3", WIRE, {"item": "bell"})), FOUND_BY_ANTHROPIC[-1]])
-    model = Anthropic("m", client=api.client, stream=False)
-    before = await converse(model, selector=Only("weigh"))
-    after = await converse(model, messages=[*before.messages, *model.user("And a bell?")], selector=Only("weigh"))
-    assert names(api.requests[3]) == [("weigh", False), ("search_tools", False), (WIRE, True)]
-    assert after.results[0].status == "ok"
-
-
 async def test_a_removed_tool_is_defined_for_its_references_and_not_called() -> None:
     api = Api([*FOUND_BY_ANTHROPIC, said_by_anthropic("", ("t3", WIRE, {"item": "bell"})), FOUND_BY_ANTHROPIC[-1]])
     model = Anthropic("m", client=api.client, stream=False)
@@ -299,21 +269,6 @@ async def test_a_removed_tool_is_defined_for_its_references_and_not_called() -> 
     after = await converse(model, Toolset([weigh]), [*before.messages, *model.user("And a bell?")])
     assert names(api.requests[3]) == [("weigh", False), (WIRE, True)] and after.results[0].status == "not_found"
     ANTHROPIC_TOOLS.validate_python(api.requests[3]["tools"])
-
-
-@pytest.mark.parametrize("given", [{"strict": ["wiegh"]}, {"deferred": ["wiegh"]}], ids=str)
-async def test_an_unknown_name_given_to_the_model_is_an_error(given: Any) -> None:
-    api = Api([FOUND_BY_ANTHROPIC[-1]])
-    with pytest.raises(DefinitionError, match="wiegh"):
-        await converse(Anthropic("m", client=api.client, stream=False, **given), CATALOGUE)
-    assert api.requests == []
-
-
-async def test_at_least_one_definition_is_not_deferred() -> None:
-    before = await converse(Anthropic("m", client=Api(FOUND_BY_ANTHROPIC).client, stream=False), selector=Only("weigh"))
-    api = Api([FOUND_BY_ANTHROPIC[-1]])
-    await converse(Anthropic("m", client=api.client, stream=False), CATALOGUE, before.messages, selector=Only())
-    assert names(api.requests[0]) == [("search_tools", False), (WIRE, False)]  # for what nobody can call
 
 
 async def test_anthropic_defers_only_tools_that_messages_refer_to() -> None:
@@ -342,14 +297,3 @@ async def test_openai_gets_definitions_in_the_answer_and_the_same_tools() -> Non
     for request in api.requests:
         OPENAI_ITEMS.validate_python([item for item in request["input"] if "type" in item])
         OPENAI_TOOLS.validate_python(request["tools"])
-
-
-async def test_openai_gets_ordinary_definitions_for_another_search_tool() -> None:
-    finder = TOOLS.get("search_tools").replace(name="find_tools")
-    asked = ALL["openai_responses"].write("", [("call_1", "find_tools", {"query": "p"})], "calls")
-    api = Api([asked, *FOUND_BY_OPENAI[1:]])
-    came = await converse(
-        OpenAI("m", client=api.client, stream=False), CATALOGUE.register(finder), selector=Only("weigh")
-    )
-    assert came.results[1].status == "ok"
-    assert names(api.requests[1]) == [("weigh", False), ("find_tools", False), (WIRE, False)]

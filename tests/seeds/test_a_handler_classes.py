@@ -9,7 +9,6 @@ import pytest
 from pydantic import AliasChoices, ConfigDict, Field, SecretStr
 
 from ferrule import (
-    DefinitionError,
     FerruleError,
     GuardError,
     HandlerError,
@@ -63,14 +62,6 @@ def test_fields_and_docstring_define_the_tool() -> None:
         "additionalProperties": False,
     }
     assert Tool(name="write_file", description="Keep a text.", handler=WriteFile).description == "Keep a text."
-
-
-def test_a_class_without_a_call_of_its_own_is_not_a_tool() -> None:
-    class Nothing(ToolHandler):
-        path: str
-
-    with pytest.raises(DefinitionError, match="__call__"):
-        Tool(name="nothing", handler=Nothing)
 
 
 async def test_each_call_has_its_own_instance() -> None:
@@ -135,10 +126,7 @@ async def test_a_guard_that_denies_breaks_or_spoils_stops_the_call(guard: Any, t
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"), [({"user": "ada"}, "ada first"), ({"password": SecretStr("other")}, "bob other")]
-)
-async def test_a_guard_can_change_aliased_and_secret_fields(changes: dict[str, Any], expected: str) -> None:
+async def test_a_guard_can_change_aliased_and_secret_fields() -> None:
     class Login(ToolHandler):
         password: SecretStr
         user: str = Field(validation_alias="login", default="nobody")
@@ -148,47 +136,27 @@ async def test_a_guard_can_change_aliased_and_secret_fields(changes: dict[str, A
 
     class Other:
         def check(self, handler: Login) -> Login:
-            return handler.model_copy(update=changes)
+            return handler.model_copy(update={"user": "ada", "password": SecretStr("other")})
 
     runner = Runner([Tool(name="login", handler=Login, guards=(Other(),))])
-    result = await runner.run("login", {"password": "first", "login": "bob"})
-    assert result.output == expected, result.error
+    assert (await runner.run("login", {"password": "first", "login": "bob"})).output == "ada other"
 
 
-class Put(ToolHandler):
-    data: bytes = b""
-    coded: bytes = Field(default=b"", validation_alias=AliasChoices("code", "encoded"))
-    label: str = ""
-
-    async def __call__(self) -> str:
-        return f"{self.data!r} {self.coded!r} {self.label}"
-
-
-@pytest.mark.parametrize("changes", [{"data": object()}, {"label": object()}])
-async def test_a_change_without_a_json_form_is_denied(changes: dict[str, Any]) -> None:
-    class Changes:
-        def check(self, handler: Put) -> Put:
-            return handler.model_copy(update=changes)
-
-    message = f"changed the handler, and its parameter '{next(iter(changes))}' has no JSON form"
-    with pytest.raises(GuardError, match=message):
-        await Tool(name="put", handler=Put, guards=(Changes(),))(data="YQ==")
-
-
-@pytest.mark.parametrize("data", [b"\xff\x00", b"abcd"])
-async def test_a_guard_can_change_bytes(data: bytes) -> None:
-    class PutCoded(Put):
+async def test_a_guard_can_change_bytes() -> None:
+    class Put(ToolHandler):
         model_config = ConfigDict(val_json_bytes="base64")
+        data: bytes
+        coded: bytes = Field(validation_alias=AliasChoices("code", "encoded"))
+
+        async def __call__(self) -> str:
+            return f"{self.data!r} {self.coded!r}"
 
     class Changes:
-        def check(self, handler: PutCoded) -> None:
-            handler.label = "changed"
-            if handler.coded:
-                handler.data, handler.coded = data, b"ab"
+        def check(self, handler: Put) -> None:
+            handler.data, handler.coded = b"\xff\x00", b"ab"
 
-    tool = Tool(name="put", handler=PutCoded, guards=(Changes(),))
-    assert await tool(data="/w==") == "b'\\xff' b'' changed"
-    assert await tool(data="/w==", code="YQ==") == f"{data!r} b'ab' changed"
+    tool = Tool(name="put", handler=Put, guards=(Changes(),))
+    assert await tool(data="/w==", code="YQ==") == r"b'\xff\x00' b'ab'"
 
 
 async def test_an_exception_is_the_cause_of_a_handler_error(tmp_path: Path) -> None:

@@ -31,9 +31,8 @@ async def test_the_signature_and_its_annotations_define_the_tool() -> None:
     assert tool.input_schema["required"] == ["query"]
     assert search.__defaults__ == (10,)
     assert await tool(query="READING") == "Reading is async"
-    for limit in (0, 101, "many"):
-        with pytest.raises(ValidationError, match="'limit'"):
-            await tool(query="a", limit=limit)
+    with pytest.raises(ValidationError, match="'limit'"):
+        await tool(query="a", limit=101)
 
 
 async def test_undeclared_arguments_reach_a_handler_that_takes_any() -> None:
@@ -64,13 +63,6 @@ def ping_in_thread() -> str:
 @pytest.mark.parametrize("context", ["ctx-42", 0, None])
 async def test_a_helper_reads_the_context_of_the_tool(handler: Any, context: Any) -> None:
     assert await Tool(name="ping", handler=handler, context=context)() == repr(context)
-
-
-async def test_without_a_context_it_is_an_empty_mapping() -> None:
-    async def read() -> str:
-        return repr(dict(CONTEXT.get()))
-
-    assert await Tool(name="read", handler=read)() == "{}"
 
 
 async def test_concurrent_tools_of_one_function_keep_their_contexts() -> None:
@@ -130,21 +122,13 @@ def make_tool(name: str, **schema: Any) -> Tool:
 
 
 @pytest.mark.parametrize("name", ["tool", "self"])
-async def test_positional_only_names_of_a_guard_are_free_for_arguments(name: str) -> None:
+async def test_only_positional_names_of_a_guard_are_free_for_arguments(name: str) -> None:
     guard = Unnamed()
     result = await Runner([make_tool(name)], guards=[guard]).run("take", {name: "x"})
     assert (result.output, guard.seen) == ("x", [{name: "x"}])
-
-
-@pytest.mark.parametrize("name", ["tool", "self"])
-@pytest.mark.parametrize("bound", [False, True])
-def test_an_argument_that_clashes_with_a_guard_is_refused(name: str, bound: bool) -> None:
-    tool = make_tool(name).bind(**{name: "x"}) if bound else make_tool(name)
-    with pytest.raises(DefinitionError) as raised:
-        Runner([tool], guards=[Named()])
-    for said in ("Named", "'take'", f"argument {name!r}", "check(self, tool, /, **arguments)"):
-        assert said in str(raised.value)
-    Runner([make_tool("path")], guards=[Named()])
+    for clashing in (make_tool(name), make_tool(name).bind(**{name: "x"})):
+        with pytest.raises(DefinitionError, match=rf"'take'.*argument {name!r}.*write check\(self, tool, /"):
+            Runner([clashing], guards=[Named()])
 
 
 async def test_a_static_check_reserves_only_the_name_tool() -> None:
@@ -153,15 +137,6 @@ async def test_a_static_check_reserves_only_the_name_tool() -> None:
         def check(tool: Tool, **kwargs: Any) -> None: ...
 
     assert (await Runner([make_tool("self")], guards=[Bare()]).run("take", {"self": "x"})).output == "x"
-    with pytest.raises(DefinitionError, match="argument 'tool'"):
-        Runner([make_tool("tool")], guards=[Bare()])
-
-
-async def test_an_undeclared_argument_that_clashes_is_denied() -> None:
-    runner = Runner([make_tool("path", additionalProperties=True)], guards=[Named()])
-    result = await runner.run("take", {"path": "a", "self": 1})
-    assert (result.status, result.executed) == ("denied", False)
-    assert (await runner.run("take", {"path": "a", "other": 1})).output == "a"
 
 
 async def test_a_guard_with_other_parameters_than_the_tool_is_refused() -> None:
@@ -219,19 +194,14 @@ def context_first(ctx: ToolContext, args: Query) -> str:
     return f"{args.text}:{ctx.session}"
 
 
-@tool(input_schema=Query)
-async def without_hints(ctx, args):  # type: ignore[no-untyped-def]
-    return f"{args.text}:{ctx.session}"
-
-
 async def test_a_handler_gets_an_instance_and_the_context_in_any_order() -> None:
     assert (look.name, look.description) == ("look", "Look something up.")
     assert look.input_schema["properties"] == {
         "text": {"type": "string", "description": "The words"},
         "limit": {"type": "integer", "default": 3, "minimum": 1, "maximum": 10},
     }
-    runner = Runner([look, context_second, context_first, without_hints])
+    runner = Runner([look, context_second, context_first])
     assert (await runner.run("look", {"text": "a"})).output == "Query:a:3"
     assert (await runner.run("look", {"text": "a", "limit": 11})).status == "invalid"
-    for name in ("context_first", "context_second", "without_hints"):
+    for name in ("context_first", "context_second"):
         assert (await runner.run(name, {"text": "a"}, ToolContext(session="s1"))).output == "a:s1"

@@ -18,7 +18,6 @@ from ferrule import (
     allow,
     ask,
     build_tool,
-    deny,
 )
 from ferrule.adapters.chapter1 import assemble_tool_pool
 
@@ -69,31 +68,13 @@ async def test_an_object_of_the_protocol_is_a_tool(file: str) -> None:
         result.output = "y"
 
 
-async def test_execute_and_check_permissions_get_the_context(tmp_path: Path) -> None:
-    seen: list[ToolContext] = []
-
-    class Look(ReadFileTool):
-        async def execute(self, payload: dict[str, Any], context: ToolContext) -> ToolResult:
-            seen.append(context)
-            return ToolResult(output=context.session)
-
-        async def check_permissions(self, payload: dict[str, Any], context: ToolContext) -> None:
-            seen.append(context)
-
-    context = ToolContext(working_directory=tmp_path, session="session-001")
-    result = await Runner([Look()]).run("read_file", {"file_path": "/x"}, context)
-    assert result.output == "session-001"
-    assert [one.working_directory for one in seen] == [str(tmp_path)] * 2
-
-
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
         *((yes, None) for yes in (None, True, allow())),
         (False, "Denied: not permitted."),
-        (deny("not on Mondays"), "Denied: not on Mondays."),
         (ask("really?"), "Denied: nobody is there to ask (really?)."),
-        *((odd, "a check must return True, None or allow() to permit a call") for odd in ("no", 0, {"behavior": "x"})),
+        ({"behavior": "x"}, "a check must return True, None or allow() to permit a call"),
     ],
 )
 async def test_only_true_none_or_allow_permit_a_call(file: str, answer: Any, error: str | None) -> None:
@@ -107,11 +88,6 @@ async def test_only_true_none_or_allow_permit_a_call(file: str, answer: Any, err
         assert (result.status, result.output) == ("ok", "one\n")
     else:
         assert (result.status, result.executed) == ("denied", False) and error in str(result.error)
-
-
-async def test_the_text_that_a_permission_check_raises_is_the_reason() -> None:
-    result = await Runner([ReadFileTool()]).run("read_file", {"file_path": "test.py"})
-    assert (result.status, result.error) == ("denied", "Denied: the path must be absolute. Nothing was run.")
 
 
 # Definitions
@@ -153,15 +129,10 @@ async def test_a_definition_becomes_a_tool() -> None:
     assert (await Runner([tool]).run(CALL)).output == "x in *"
 
 
-def test_missing_flags_have_their_safest_value() -> None:
-    tool = build_tool(definition())
-    assert (tool.read_only, tool.parallel, tool.destructive) == (False, False, True)
-    assert build_tool(definition(is_read_only=lambda: True)).parallel is False
-
-
 @pytest.mark.parametrize("more", [{}, {"guards": [lambda call, context: None]}])
 async def test_a_tool_without_a_permission_check_asks(more: dict[str, Any]) -> None:
     tool = build_tool(definition(**more))
+    assert (tool.read_only, tool.parallel, tool.destructive) == (False, False, True)
     assert (await Runner([tool]).decide(CALL)).kind == "ask"
     result = await Runner([tool]).run(CALL)
     assert (result.status, result.executed) == ("denied", False)
@@ -176,20 +147,11 @@ async def test_a_tool_without_a_permission_check_asks(more: dict[str, Any]) -> N
         ({"is_concurrency_safe": 1}, "is_concurrency_safe"),
         ({"check_permissions": True}, "check_permissions"),
         ({"check_permissions": lambda: None}, "check_permissions"),
-        ({"execute": "find"}, "execute"),
-        ({"input_schema": {"type": "array"}}, "object"),
-        ({"input_schema": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}, "schema"),
     ],
 )
 def test_a_wrong_definition_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         build_tool(definition(**wrong))
-
-
-@pytest.mark.parametrize("key", ["name", "execute"])
-def test_a_definition_needs_a_name_and_a_handler(key: str) -> None:
-    with pytest.raises(DefinitionError, match=key):
-        build_tool({k: v for k, v in definition().items() if k != key})
 
 
 # The pool

@@ -2,96 +2,52 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import pytest
 from google.genai.types import Content
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.providers.apis import ALL
 
-from ferrule import Text, ToolCall, ToolResult
-from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
+from ferrule import Text, ToolResult
 from ferrule.selection._conversation import Conversation, read_conversation
 
 ASKED, PLAN, FOUND = "Refund the order", "I look for the order.", "order 7 is paid"
-ARGUMENTS = {"words": "secret"}
 
 
 def said(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": text}
 
 
-def chat(module: ModuleType = openai_chat) -> tuple[Any, Any, ToolCall]:
-    asked = {"id": "call_1", "type": "function", "function": {"name": "find", "arguments": '{"words": "secret"}'}}
-    call = ToolCall("call_1", "find", ARGUMENTS)
-    return said("user", ASKED), {"role": "assistant", "content": PLAN, "tool_calls": [asked]}, call
-
-
-def of_anthropic() -> tuple[Any, Any, ToolCall]:
-    asked = {"type": "tool_use", "id": "call_1", "name": "find", "input": ARGUMENTS}
-    thought = {"type": "thinking", "thinking": "A thought.", "signature": "s"}
-    content = [thought, {"type": "text", "text": PLAN}, asked]
-    user = {"role": "user", "content": [{"type": "image", "source": {}}, {"type": "text", "text": ASKED}]}
-    return user, {"role": "assistant", "content": content}, ToolCall("call_1", "find", ARGUMENTS)
-
-
-def of_responses() -> tuple[Any, Any, ToolCall]:
-    user = {"role": "user", "content": [{"type": "input_text", "text": ASKED}]}
-    content = [{"type": "output_text", "text": PLAN, "annotations": []}]
-    plan = {"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": content}
-    return user, plan, ToolCall("call_1", "find", ARGUMENTS, data={"type": "function_call"})
-
-
-def of_bedrock() -> tuple[Any, Any, ToolCall]:
-    asked = {"toolUse": {"toolUseId": "call_1", "name": "find", "input": ARGUMENTS}}
-    user = {"role": "user", "content": [{"text": ASKED}]}
-    return user, {"role": "assistant", "content": [{"text": PLAN}, asked]}, ToolCall("call_1", "find", ARGUMENTS)
-
-
-def of_gemini() -> tuple[Any, Any, ToolCall]:
-    parts = [{"text": "A thought.", "thought": True}, {"text": PLAN}, {"functionCall": {"name": "find"}}]
-    user = {"role": "user", "parts": [{"text": ASKED}]}
-    return user, {"role": "model", "parts": parts}, ToolCall("call_1", "find", ARGUMENTS)
-
-
-def of_gemini_sdk() -> tuple[Any, Any, ToolCall]:
-    user, plan, call = of_gemini()
-    return Content.model_validate(user), Content.model_validate(plan), call
-
-
-def of_interactions() -> tuple[Any, Any, ToolCall]:
-    user = {"type": "user_input", "content": [{"type": "text", "text": ASKED}]}
-    plan = {"type": "model_output", "content": [{"type": "text", "text": PLAN}]}
-    return user, plan, ToolCall("call_1", "find", ARGUMENTS, data={"type": "function_call"})
-
-
-def of_cohere() -> tuple[Any, Any, ToolCall]:
-    user, plan, call = chat()
-    plan["tool_plan"] = plan.pop("content")
-    return user, plan, call
-
-
-APIS: dict[str, tuple[ModuleType, tuple[Any, Any, ToolCall]]] = {
-    "anthropic": (anthropic, of_anthropic()),
-    "openai_responses": (openai_responses, of_responses()),
-    "openai_chat": (openai_chat, chat()),
-    "gemini": (gemini, of_gemini()),
-    "gemini sdk": (gemini, of_gemini_sdk()),
-    "interactions": (gemini, of_interactions()),
-    "bedrock": (bedrock, of_bedrock()),
-    "mistral": (mistral, chat()),
-    "cohere": (cohere, of_cohere()),
-    "ollama": (ollama, chat()),
+# A user's message where it is not `said("user", ASKED)`.
+USERS: dict[str, Any] = {
+    "anthropic": {"role": "user", "content": [{"type": "image", "source": {}}, {"type": "text", "text": ASKED}]},
+    "openai_responses": {"role": "user", "content": [{"type": "input_text", "text": ASKED}]},
+    "gemini": {"role": "user", "parts": [{"text": ASKED}]},
+    "interactions": {"type": "user_input", "content": [{"type": "text", "text": ASKED}]},
+    "bedrock": {"role": "user", "content": [{"text": ASKED}]},
 }
 
 
-@pytest.mark.parametrize("name", APIS)
+@pytest.mark.parametrize("name", ALL)
 def test_messages_of_every_api_are_read(name: str) -> None:
-    module, (user, plan, call) = APIS[name]
-    results = module.results([ToolResult(FOUND, call=call, content=[Text(FOUND)])])
-    messages = [said("system", "Be kind."), user, plan, *results]
+    api = ALL[name]
+    response = api.write(PLAN, [("call_1", "find", {"words": "secret"})], "calls")
+    (call,) = api.module.calls(response)
+    results = api.module.results([ToolResult(FOUND, call=call, content=[Text(FOUND)])])
+    user = USERS.get(name, said("user", ASKED))
+    messages = [said("system", "Be kind."), user, *api.module.turn(response), *results]
     assert read_conversation(messages) == Conversation(ASKED, "", PLAN, FOUND)
+
+
+def test_thoughts_are_not_read() -> None:
+    thought = {"type": "thinking", "thinking": "A thought.", "signature": "s"}
+    of_anthropic = {"role": "assistant", "content": [thought, {"type": "text", "text": PLAN}]}
+    parts = [{"text": "A thought.", "thought": True}, {"text": PLAN}]
+    of_gemini = Content.model_validate({"role": "model", "parts": parts})
+    for turn in (of_anthropic, of_gemini):
+        assert read_conversation([said("user", ASKED), turn]).assistant == PLAN
 
 
 def test_the_last_of_each_is_read() -> None:

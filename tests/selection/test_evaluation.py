@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -103,9 +102,7 @@ def test_tools_that_share_a_name_are_told_apart_by_their_ids() -> None:
     assert found.ranks[0].found == ("web:search", "mail:search")
     assert found.recall[1] == 0.0 and found.recall[5] == 1.0
     assert found.confusable == (("mail:search", "web:search", 1),)
-    with pytest.raises(
-        DefinitionError, match="'search' is right, and several tools are called so; did you mean 'web:search' or 'mail"
-    ):
+    with pytest.raises(DefinitionError, match="'search' is right, and several tools are called so; did you mean 'web:"):
         evaluate(keyword(), tools, [wanting("search the web", "search")])
 
 
@@ -118,7 +115,7 @@ def test_a_missing_right_tool_is_named_with_its_query() -> None:
     ("queries", "k", "what"),
     [([], (1,), "no queries"), ([wanting("x")], (1,), "no right tool"), ([wanting("one", "a")], (0,), "at least 1")],
 )
-def test_nothing_to_measure_is_refused(queries: list[LabelledQuery], k: Any, what: str) -> None:
+def test_nothing_to_measure_is_refused(queries: list[LabelledQuery], k: tuple[int, ...], what: str) -> None:
     with pytest.raises(DefinitionError, match=what):
         evaluate(Told(one="a"), TOOLS, queries, k=k)
 
@@ -152,7 +149,6 @@ def test_queries_are_read_with_defaults(tmp_path: Path) -> None:
         ("[1]", "one JSON object"),
         ({"text": " ", "relevant": ["a"]}, '"text"'),
         ({"text": "x", "relevant": []}, '"relevant"'),
-        ({"text": "x", "relevant": "a"}, '"relevant"'),
         ({"text": "x", "relevant": ["a"], "messages": ["hi"]}, '"messages"'),
     ],
 )

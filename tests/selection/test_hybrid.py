@@ -82,11 +82,8 @@ def test_a_match_of_a_tool_that_was_not_given_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("rankers", "limit", "error"),
     [
-        *(
-            ([wrong], 8, r"hybrid takes rankers, which have rank\(tools, query, limit=…\)")
-            for wrong in (pinned("a"), Overlap, None)
-        ),
-        *(([Overlap()], wrong, "hybrid: limit is a whole number from 1") for wrong in (0, 1.5, True, None)),
+        ([pinned("a")], 8, r"hybrid takes rankers, which have rank\(tools, query, limit=…\)"),
+        ([Overlap()], 0, "hybrid: limit is a whole number from 1"),
         ([], 8, "ranks nothing"),
     ],
 )

@@ -68,19 +68,9 @@ def selected(text: str) -> list[str]:
     return names(asyncio.run(selector_from_name(text).select("the weather", SHOP)))
 
 
-def test_keyword_has_a_limit_or_its_own() -> None:
-    assert (repr(selector_from_name("keyword")), repr(selector_from_name(" keyword:3 "))) == (
-        "keyword(8)",
-        "keyword(3)",
-    )
-
-
-def test_by_budget_selects_by_keyword() -> None:
+def test_a_built_in_selector_has_its_number_or_its_names() -> None:
+    assert [repr(selector_from_name(text)) for text in ("keyword", " keyword:3 ")] == ["keyword(8)", "keyword(3)"]
     assert selected("by_budget:40") == ["weather"]
-    assert selected("by_budget:8000") == names(SHOP)
-
-
-def test_pinned_has_names_with_commas_between() -> None:
     assert selected("pinned:read_*, weather") == ["read_order", "read_parcel", "weather"]
 
 
@@ -104,26 +94,16 @@ def test_only_the_named_plug_in_is_imported() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "a selector is named by 'keyword:8'"),
         (None, "a selector is named by 'keyword:8'"),
         ("keyword:many", "'keyword:8' is written with a whole number, not 'many'"),
-        ("by_budget", "'by_budget:8000' is written with a whole number, not ''"),
-        ("by_budget:0", "by_budget: tokens is a whole number from 1"),
-        ("pinned:", "pins nothing"),
         ("hybrid", "takes arguments that a text cannot express: make it in a module of your own"),
         ("newset", r"there is no selector 'newset'; did you mean 'newest'.* A selector is named by"),
-        ("nobody", r"there is no selector 'nobody'; there are 'keyword', .*'\. A selector is named by"),
         ("plugged_newest.py:Newest", "there is no module 'plugged_newest.py'; a selector is named by"),
         ("broken", r"the plug-in 'broken' \(plugged_broken:Newest\) cannot be imported: OSError: no disk"),
-        ("absent", r"the plug-in 'absent' .* cannot be imported: AttributeError"),
         ("plugged_newest:number", "'plugged_newest:number' is 7, and no selector: it has no async select"),
         ("plugged_newest:Needs", "is called without arguments, and raised TypeError"),
         ("plugged_newest:", "has no attribute ''"),
-        ("plugged_broken:Newest", "'plugged_broken:Newest' cannot be imported: OSError: no disk"),
-        (
-            "plugged_needs:x",
-            "'plugged_needs:x' cannot be imported: ModuleNotFoundError: No module named 'not_installed'",
-        ),
+        ("plugged_needs:x", "'plugged_needs:x' cannot be imported: ModuleNotFoundError: No module named 'not_inst"),
         ("not_there.inner:x", "there is no module 'not_there.inner'"),
         (".relative:x", "cannot be imported"),
     ],

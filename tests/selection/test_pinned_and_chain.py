@@ -54,10 +54,7 @@ def test_wrong_pins_are_refused(names: Any, more: Any, said: str) -> None:
 
 def test_chain_joins_selections_in_order_without_repeats() -> None:
     selector = chain(pinned("weather"), Overlap(), pinned("read_*"))
-    assert (
-        selected(selector, "refund the order")
-        == [*("weather", "refund_order", "read_order", "read_parcel", "send_email")][:4]
-    )
+    assert selected(selector, "refund the order") == ["weather", "refund_order", "read_order", "read_parcel"]
 
 
 def test_a_tool_of_another_toolset_is_an_error_and_not_offered() -> None:
@@ -67,21 +64,17 @@ def test_a_tool_of_another_toolset_is_an_error_and_not_offered() -> None:
         selected(chain(Gives(SHOP.get("weather").replace(metadata={"title": "Weather"}))))
 
 
-@pytest.mark.parametrize(("given", "said"), [(None, "returned None"), (7, "returned 7")])
-def test_a_selector_that_gives_no_tools_is_an_error(given: Any, said: str) -> None:
-    class Wrong:
+def test_a_selector_that_gives_no_tools_is_an_error() -> None:
+    class Wrong(Gives):
         async def select(self, messages: Query, tools: Iterable[Tool]) -> Any:
-            return given
+            return None
 
-    with pytest.raises(DefinitionError, match=said):
+    with pytest.raises(DefinitionError, match="returned None"):
         selected(chain(Wrong()))
-    with pytest.raises(DefinitionError, match=said):
-        selected(chain(Gives(given)))
 
 
-@pytest.mark.parametrize("wrong", ["read_*", Overlap, None])
-def test_chain_refuses_other_things_than_selectors(wrong: Any) -> None:
+def test_chain_refuses_other_things_than_selectors() -> None:
     with pytest.raises(DefinitionError, match=r"chain takes selectors, such as pinned\('read_\*'\)"):
-        chain(pinned("a"), wrong)
+        chain(pinned("a"), Overlap)  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="selects nothing"):
         chain()

@@ -17,11 +17,6 @@ from ferrule.selection import Match, Query, Ranker, ToolSelector, by_budget, cha
 from ferrule.testing import SelectorContract
 
 
-class TestOverlap(SelectorContract):
-    def selector(self) -> Ranker:
-        return Overlap()
-
-
 class TestPinned(SelectorContract):
     def selector(self) -> ToolSelector:
         return pinned("read_*", "*_e*")
@@ -30,11 +25,6 @@ class TestPinned(SelectorContract):
 class TestEmbedding(SelectorContract):
     def selector(self) -> Ranker:
         return embedding(Embedder(), limit=5, batch=4)
-
-
-class TestAsyncEmbedding(SelectorContract):
-    def selector(self) -> Ranker:
-        return embedding(Embedder().later)
 
 
 class TestCachedEmbedding(SelectorContract):
@@ -162,11 +152,9 @@ NOT_NUMBERS = twist(lambda found, tools, _: [m._replace(score=nan) for m in foun
 FAULTS: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ("has_an_async_select", NeverAwaited, AssertionError, "which cannot be awaited"),
     ("has_an_async_select", object, AssertionError, "has no select"),
-    ("has_an_async_select", lambda: Overlap, AssertionError, "has no select"),
     ("selects_given_tools", COPIES, AssertionError, "it gave [<Tool"),
     ("selects_given_tools", twist(lambda *_: [Match("a name", 1.0)]), AssertionError, "which are not tools"),
     ("selects_given_tools", TWICE, AssertionError, "it gave ["),
-    ("selects_given_tools", FOREIGN, AssertionError, "it gave [<Tool spare"),
     ("selects_given_tools", other(read_one_form), LookupError, "content"),
     ("selects_given_tools", FEW, ZeroDivisionError, "division"),
     ("no_tools_select", twist(lambda found, *_: found or [Match(spare, 1.0)]), AssertionError, "it gave [<Tool spare"),

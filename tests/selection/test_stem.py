@@ -31,7 +31,7 @@ def test_stems_are_those_of_the_published_vocabulary(pair: str) -> None:
     assert stem(word) == stemmed
 
 
-@pytest.mark.parametrize("word", ["", "a", "is", "größen", "файлы", "7s", "it's"])
+@pytest.mark.parametrize("word", ["", "is", "größen", "it's"])
 def test_other_words_stay_unchanged(word: str) -> None:
     assert stem(word) == word
 

@@ -21,7 +21,7 @@ from ferrule import DefinitionError, Runner, ToolCall, ToolResult
 from ferrule.adapters.adapter import Adapter
 from ferrule.approval import later
 from ferrule.journal import memory
-from ferrule.testing import AdapterContract, BlockingAdapterContract, Framework, FrameworkRun, ModelView, Question
+from ferrule.testing import AdapterContract, BlockingAdapterContract, FrameworkRun, ModelView, Question
 from ferrule.testing.adapter_calls import AdapterCalls
 
 
@@ -179,26 +179,6 @@ class AsksOnce(DeskRun):
 SaysThatItWaits = wrong(AsksOnce, told="it waits")
 
 
-class SendsBack(DeskRun):
-    """A person is asked about what the model has sent alone; of what guards make of it, the model is told."""
-
-    def see(self, call_id: str, result: ToolResult) -> None:
-        super().see(call_id, result)
-        if call_id in self.questions and self.questions[call_id].arguments != self.calls[call_id].arguments:
-            self.send_back(call_id)
-
-    def send_back(self, call_id: str) -> None:
-        self.results[call_id] = ModelView(f"send {json.dumps(self.questions.pop(call_id).arguments)}", failed=True)
-
-
-class HoldsYes(DeskRun):
-    async def answer_one(self, call_id: str, answer: Any, record: Any) -> ToolResult:
-        result = await super().answer_one(call_id, answer, record)
-        if result.pending is not None and record is None and answer is True:
-            return await self.adapter.run(self.call(call_id), self.context())
-        return result
-
-
 class TellsWhatWentWrong(DeskRun):
     async def run_one(self, call_id: str) -> None:
         try:
@@ -212,16 +192,6 @@ class AskingOnce(Desk):
     run = AsksOnce
 
 
-class SendingBack(Desk):
-    asks_about_changes = False
-    run = SendsBack
-
-
-class HoldingYes(Desk):
-    holds_yes = True
-    run = HoldsYes
-
-
 class ForgetsTheSession(Desk):
     async def import_run(self, runner: Runner, stored: Any) -> DeskRun:
         _, *others = stored
@@ -232,6 +202,10 @@ def asking_once(wrong_run: type[DeskRun]) -> Desk:
     return type("Wrong", (AskingOnce,), {"run": wrong_run})()
 
 
+def text_alone(seen: ModelView) -> ModelView:
+    return ModelView(seen.text)
+
+
 HIDES = reads(ok=lambda seen: ModelView("it failed", failed=True))
 SHOWS = reads(failed=lambda seen: ModelView("the secret inside", failed=True))
 WRONG: list[tuple[str, type[DeskRun] | Desk, str]] = [
@@ -240,27 +214,15 @@ WRONG: list[tuple[str, type[DeskRun] | Desk, str]] = [
     ("a_call_has_the_deps_and_the_session_of_the_framework", with_context(principal=None), "it ran for {None}"),
     (
         "wrong_arguments_run_nothing_and_the_error_names_the_right_ones",
-        reads(invalid=lambda seen: ModelView(seen.text)),
+        reads(invalid=text_alone),
         "of c1, which failed",
     ),
     ("wrong_arguments_run_nothing_and_the_error_names_the_right_ones", RunsTwice, "look ran 2 times"),
     ("nearly_valid_json_is_repaired", ReadsJson, "of c1 the model reads"),
-    (
-        "a_picture_arrives_as_a_picture",
-        reads(ok=lambda seen: ModelView(seen.text)),
-        "of a picture and 'a dot' the model has",
-    ),
+    ("a_picture_arrives_as_a_picture", reads(ok=text_alone), "of a picture and 'a dot' the model has"),
     ("an_exception_becomes_a_failure_without_its_text", SHOWS, "'the secret inside'"),
-    (
-        "a_call_past_its_deadline_becomes_a_failure",
-        reads(timeout=lambda seen: ModelView(seen.text)),
-        "of c1, which failed",
-    ),
-    (
-        "a_call_without_a_slot_becomes_a_failure",
-        reads(limited=lambda seen: ModelView(seen.text)),
-        "of two the model reads",
-    ),
+    ("a_call_past_its_deadline_becomes_a_failure", reads(timeout=text_alone), "of c1, which failed"),
+    ("a_call_without_a_slot_becomes_a_failure", reads(limited=text_alone), "of two the model reads"),
     ("an_unknown_tool_name_runs_nothing", GuessesNames, "about a tool that is not there"),
     ("parallel_calls_run_at_the_same_time", OneByOne, "of c1 the model reads"),
     ("a_parameter_can_have_any_name", FillsIn, "of c1 the model reads"),
@@ -337,14 +299,6 @@ def test_a_wrong_adapter_fails(name: str, broken: type[DeskRun] | Desk, said: st
     expect_kit_failure(contract_of(framework_of(broken, right)), name, said)
 
 
-@pytest.mark.large
-@pytest.mark.parametrize("right", [AskingOnce(), SendingBack(), HoldingYes()], ids=lambda one: type(one).__name__)
-def test_a_declared_difference_of_a_framework_passes(right: Desk) -> None:
-    for name in sorted(names_of(AdapterContract)):
-        if "process" not in name:
-            run_kit_test(contract_of(right), name)
-
-
 @pytest.mark.parametrize("name", sorted(names_of(AdapterContract) & names_of(BlockingAdapterContract)))
 def test_shared_tests_pass_for_a_blocking_adapter(name: str) -> None:
     run_kit_test(contract_of(BlockingDesk()), name)
@@ -400,11 +354,7 @@ class InOneProcess(Desk):
     ("unable", "name", "reason"),
     [
         (YesOrNo(), "a_person_can_edit_the_arguments", "a person cannot change the arguments"),
-        (
-            InOneProcess(),
-            "an_answer_in_several_processes_runs_the_call_once",
-            "only the process that asked can be answered",
-        ),
+        (InOneProcess(), "an_answer_in_several_processes_runs_the_call_once", "only the process that asked"),
     ],
 )
 def test_an_unsupported_ability_is_skipped_with_the_reason(unable: Desk, name: str, reason: str) -> None:
@@ -412,18 +362,8 @@ def test_an_unsupported_ability_is_skipped_with_the_reason(unable: Desk, name: s
         getattr(contract_of(unable), f"test_{name}")()
 
 
-class Bare(AdapterContract):
-    pass
-
-
-class Undriven(AdapterContract):
-    framework = Framework()
-
-
 def test_a_missing_hook_is_named() -> None:
-    with pytest.raises(DefinitionError, match="Bare needs an attribute framework = YourFramework"):
-        Bare().test_a_picture_arrives_as_a_picture()
-    with pytest.raises(DefinitionError, match=r"Framework needs a method start_run\(self, runner, \*calls\)"):
-        Undriven().test_a_picture_arrives_as_a_picture()
+    with pytest.raises(DefinitionError, match="AdapterContract needs an attribute framework = YourFramework"):
+        AdapterContract().test_a_picture_arrives_as_a_picture()
     with pytest.raises(DefinitionError, match=r"FrameworkRun needs a method answer\(self, answers"):
         asyncio.run(FrameworkRun().answer({"c1": True}))

@@ -113,11 +113,7 @@ WRONG: list[tuple[str, type[Right], str]] = [
     ("two_waiting_calls_each_get_their_own_answer", MixesUp, "and it is ok"),
     ("a_yes_covers_one_call_only", RemembersByTool, "the answer was no, and it is ok"),
     ("an_edit_is_judged_again", waiting(lambda answer: answer is not False), "ran [('ada', 5)]"),
-    (
-        "a_cancelled_call_leaves_nothing_waiting",
-        SaysNoWhenItIsCancelled,
-        "its call was cancelled, and is <Task finished",
-    ),
+    ("a_cancelled_call_leaves_nothing_waiting", SaysNoWhenItIsCancelled, "its call was cancelled, and is <Task fin"),
     ("a_cancelled_call_leaves_nothing_waiting", LeavesItsQuestion, "after the call was cancelled there are"),
 ]
 """A test of the kit, a wrong approver, and the text of the failure."""
@@ -157,34 +153,12 @@ def test_a_missing_hook_is_named() -> None:
         def approver(self) -> Approver:
             return lambda call, decision, context: True
 
-    class Shouts(Bare):
-        possible_answers = ("YES",)  # type: ignore[assignment]
-
     with pytest.raises(DefinitionError, match=r"needs a method approver\(self\)"):
         ApproverContract().test_it_returns_a_decision_or_a_bool()
-    with pytest.raises(DefinitionError, match="possible_answers takes"):
-        Shouts().test_it_returns_a_decision_or_a_bool()
     hooks = {"bound_and_secret_values_are_not_shown": "read_shown_text", "an_edit_is_judged_again": "edit"}
     for name, hook in hooks.items():
         with pytest.raises(SkipTest, match=f"give {hook}"):
             getattr(Bare(), f"test_{name}")()
-
-
-def test_an_approver_that_only_says_yes_passes() -> None:
-    class Bare(ApproverContract):
-        possible_answers = ("yes",)
-
-        def approver(self) -> Approver:
-            return lambda call, decision, context: True
-
-        def read_shown_text(self, approver: Approver) -> str:
-            return ""
-
-    for name in vars(ApproverContract):
-        if name.startswith("test_") and "edit" not in name:
-            getattr(Bare(), name)()
-    with pytest.raises(AssertionError, match="the answer was no"):
-        type("Both", (Bare,), {"possible_answers": ("yes", "no")})().test_only_a_yes_runs_the_call()
 
 
 class PutsOff(ApproverContract):

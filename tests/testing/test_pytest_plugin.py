@@ -124,24 +124,6 @@ def test_orders(cassette):
     assert "was not called with" in pytest_of(tmp_path, strict, "--cassettes=strict", code=1)
 
 
-@pytest.mark.large
-def test_a_skipped_or_failing_test_keeps_the_old_recording(tmp_path: Path) -> None:
-    program = """
-import pytest
-
-def test_orders(cassette):
-    if BROKEN == "skip":
-        pytest.skip()
-    order = "4712" if BROKEN == "test" else "4711"
-    Runner([find_order], inside=[cassette]).run_sync("find_order", {"order": order})
-    assert BROKEN is None
-"""
-    pytest_of(tmp_path, f"\nBROKEN = None\n{program}", "--cassettes=record")
-    pytest_of(tmp_path, f"\nBROKEN = 'test'\n{program}", "--cassettes=record", code=1)
-    pytest_of(tmp_path, f"\nBROKEN = 'skip'\n{program}", "--cassettes=record")
-    assert "1 passed" in pytest_of(tmp_path, f"\nBROKEN = None\n{program}", "--cassettes=strict")
-
-
 CONTRACT = """
 from ferrule.testing import ToolContract
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import date
 from enum import Enum
 from typing import Annotated, Any
@@ -14,7 +13,6 @@ from pydantic import BaseModel, Field
 from cast import ask_always
 from ferrule import DefinitionError, Runner, allow, tool
 from ferrule.approval import later
-from ferrule.definition.tool import Tool
 from ferrule.middleware import cache
 from ferrule.testing import Recorder
 
@@ -42,17 +40,6 @@ def refusal(assertion: Any, *given: Any, **named: Any) -> str:
     with pytest.raises(AssertionError) as caught:
         assertion(*given, **named)
     return str(caught.value)
-
-
-def test_a_recorder_keeps_each_event_in_order() -> None:
-    recorder = recorded(("read_note", {"path": "a"}), ("nothing", {}))
-    assert [(event.kind, event.call.name) for event in recorder.events] == [
-        ("tool:pre", "read_note"),
-        ("tool:started", "read_note"),
-        ("tool:post", "read_note"),
-        ("tool:pre", "nothing"),
-        ("tool:error", "nothing"),
-    ]
 
 
 @pytest.mark.parametrize("which", [delete_note, "delete_note"])
@@ -83,23 +70,18 @@ def test_assert_not_called_refuses_an_unknown_name() -> None:
     with pytest.raises(DefinitionError, match="the nearest one that was called is 'delete_note'"):
         seen.assert_not_called("delete_notes")
     seen.assert_not_called("delete_note", path="b")
-    seen.assert_not_called(read_note)
+    with pytest.raises(DefinitionError, match=r"no tool 'delete_not'; did you mean 'delete_note'\?"):
+        Recorder([delete_note]).assert_called("delete_not")
 
 
-def test_a_failed_or_stopped_call_called_the_tool() -> None:
+def test_a_failed_call_called_the_tool() -> None:
     @tool
     async def break_it(n: int) -> None:
         raise ValueError("no")
 
-    @tool(timeout=0.01)
-    async def hang() -> None:
-        await asyncio.get_running_loop().create_future()
-
-    recorder = recorded(("break_it", {"n": 1}), ("hang", {}), tools=[break_it, hang])
+    recorder = recorded(("break_it", {"n": 1}), tools=[break_it])
     recorder.assert_called(break_it, n=1, times=1)
-    recorder.assert_called(hang, times=1)
     assert "break_it(n=1) → failed: " in refusal(recorder.assert_not_called, break_it)
-    assert "→ timeout: " in refusal(recorder.assert_not_called, hang)
 
 
 def test_a_cached_answer_calls_nothing() -> None:
@@ -154,7 +136,6 @@ async def book(on: date, item: Item, colour: Colour = Colour.RED, price: float =
     "named",
     [
         {"on": date(2026, 5, 6)},
-        {"on": "2026-05-06"},
         {"item": Item(name="x", tags=["a"])},
         {"item": {"name": ANY, "tags": ["a"]}},
         {"colour": Colour.RED, "price": 3},
@@ -176,21 +157,16 @@ def look_at(call: Any, context: Any) -> None:
     assert call.arguments
 
 
-@pytest.mark.parametrize("guards", [[], [look_at]])
-def test_arguments_of_a_tool_are_compared_as_validated(guards: Any) -> None:
-    recorder = recorded(("read_note", {"path": "a"}), ("read_note", {"path": "b", "lines": "7"}), guards=guards)
-    recorder.assert_called(read_note, path="a", lines=200)
-    recorder.assert_called(read_note, path="b", lines=7)
-    recorder.assert_not_called(read_note, lines="7")
-
-
-def test_arguments_of_a_name_are_compared_as_in_events() -> None:
+def test_arguments_are_compared_as_validated_and_of_a_name_as_in_events() -> None:
     calls = [("read_note", {"path": "a"}), ("read_note", {"path": "b", "lines": "7"})]
     sent, judged = recorded(*calls), recorded(*calls, guards=[look_at])
+    for recorder in (sent, judged):
+        recorder.assert_called(read_note, path="a", lines=200)
+        recorder.assert_called(read_note, path="b", lines=7)
+        recorder.assert_not_called(read_note, lines="7")
     sent.assert_not_called("read_note", lines=200)
     sent.assert_called("read_note", lines="7")
     judged.assert_called("read_note", lines=200)
-    judged.assert_called("read_note", lines=7)
 
 
 def test_a_parameter_has_its_python_or_json_name() -> None:
@@ -204,11 +180,6 @@ def test_a_parameter_has_its_python_or_json_name() -> None:
 
 async def look(n: int) -> int:
     return n
-
-
-@pytest.mark.parametrize("form", [look, Tool("look", lambda payload: 1, input_schema={"type": "object"})])
-def test_a_function_or_a_tool_may_be_given(form: Any) -> None:
-    recorded(("look", {"n": 1}), tools=[form]).assert_called(form, n=1)
 
 
 @pytest.mark.parametrize(
@@ -227,19 +198,7 @@ def test_an_impossible_assertion_is_an_error_with_the_remedy(given: Any, named: 
             assertion(*given, **named)
 
 
-async def test_a_recorder_with_tools_refuses_an_unknown_name() -> None:
-    recorder = Recorder([delete_note, read_note])
-    await Runner([delete_note, read_note], observers=[recorder]).run("delete_note", {"path": "a"})
-    for assertion in (recorder.assert_called, recorder.assert_not_called):
-        with pytest.raises(DefinitionError, match=r"no tool 'delete_not'; did you mean 'delete_note'\?"):
-            assertion("delete_not")
-    recorder.assert_called("delete_note", path="a", force=False)  # which was left out
-    recorder.assert_not_called("read_note")
-    with pytest.raises(DefinitionError, match="there is no tool 'read_note'"):
-        Recorder([]).assert_not_called("read_note")
-
-
-@pytest.mark.parametrize("times", [0, -1, 1.0, True, "2"])
+@pytest.mark.parametrize("times", [0, True, "2"])
 def test_a_wrong_number_of_times_is_refused(times: Any) -> None:
     with pytest.raises(DefinitionError, match=r"times is a whole number of at least 1, .* for none, assert_not_called"):
         Recorder().assert_called("look", times=times)

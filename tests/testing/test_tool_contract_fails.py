@@ -144,10 +144,9 @@ WRONG: list[tuple[str, Tool, str]] = [
     ("errors_are_useful_to_a_model", raising(ToolError("")), "the model reads"),
     ("errors_are_useful_to_a_model", raising(ToolError("no" * 1000)), "2000 characters, at most 500"),
     ("errors_are_useful_to_a_model", raising(ToolError(f"{object()!r} is no line")), "a model cannot use"),
-    ("errors_are_useful_to_a_model", raising(RuntimeError("no")), "the model reads"),
     ("errors_are_useful_to_a_model", giving(str), "are to fail, and give 'bad'"),
-    ("a_call_stops_at_its_deadline", hears_nothing, "its work goes on 0.2 s after its deadline"),
-    ("a_cancelled_call_stops", hears_nothing, "its work goes on 0.2 s after its cancellation"),
+    ("a_call_stops_at_its_deadline", hears_nothing, "after its deadline"),
+    ("a_cancelled_call_stops", hears_nothing, "after its cancellation"),
 ]
 """A test of the kit, a wrong tool, and the text of the failure."""
 
@@ -169,7 +168,7 @@ def _released() -> Iterable[None]:
 def test_a_wrong_tool_fails(name: str, broken: Tool, said: str) -> None:
     run_kit_test(Contract(right), name)
     contract = Contract(broken)
-    contract.seconds = 0.2
+    contract.seconds = 1.0
     expect_kit_failure(contract, name, said)
 
 
@@ -190,14 +189,8 @@ def test_a_missing_hook_is_named() -> None:
         def tool(self) -> Tool:
             return raising(RuntimeError("no"))
 
-    class Without(Bare):
-        def arguments(self) -> Iterable[CallArguments]:
-            return []
-
     with pytest.raises(DefinitionError, match=r"needs a method tool\(self\)"):
         ToolContract().test_outputs_fit_the_output_schema()
-    with pytest.raises(DefinitionError, match=r"Without.arguments\(self\) gives none; give at least one"):
-        Without().test_arguments_that_fit_the_schema_are_accepted()
     skips = {
         "outputs_fit_the_output_schema": "arguments",
         "errors_are_useful_to_a_model": "failing",

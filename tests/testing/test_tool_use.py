@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
-from ferrule import DefinitionError, Runner, Toolset, deny, tool
+from ferrule import DefinitionError, Runner, deny, tool
 from ferrule.journal import memory
-from ferrule.models import Reply, Scripted, Step
+from ferrule.models import Scripted, Step
 from ferrule.testing import Case, ToolUse, evaluate, fake, read_cases
+from waits import BOUND
 
 
 @tool(read_only=True)
@@ -80,11 +80,6 @@ def test_arguments_score_the_expected_calls() -> None:
     assert (scores.arguments, scores.exact) == (0.5, 0)
 
 
-def test_arguments_are_compared_as_validated() -> None:
-    assert used(case(("refund", {"euros": 10})), ("refund", '{"order": "1",}')).scores.arguments == 1
-    assert used(case(("refund", {"euros": 80})), ("refund", {"order": "1", "euros": "80"})).scores.arguments == 1
-
-
 def test_calls_are_matched_to_expected_calls_optimally() -> None:
     first, second = ("refund", {"order": "1"}), ("refund", {"order": "2"})
     assert used(case("refund", first), first, second).scores.arguments == 1
@@ -109,11 +104,6 @@ def test_never_takes_a_glob(name: str) -> None:
     assert used(case("refund", never=["delete_*"]), PAY).scores.exact == 1
     scores = used(case(never=["delete_*"]), (name, {"order": "1"})).scores
     assert (scores.refusals, scores.exact) == (0, 0)
-
-
-def test_never_allows_other_tools() -> None:
-    scores = used(case(never=["delete_*"]), FIND).scores
-    assert (scores.chosen, scores.refusals, scores.exact) == (None, 1, 1)
 
 
 def test_failed_calls_are_counted_by_kind() -> None:
@@ -146,37 +136,16 @@ async def test_a_model_that_raises_fails_only_its_case() -> None:
     assert "the model failed in 1" in found.table()
 
 
-async def test_total_scores_are_means_over_cases() -> None:
-    scripts: dict[str, list[Step]] = {"pay": [[PAY, FIND], "Done."], "none": ["No."], "wrong": [[FIND], "Done."]}
-    cases = [Case("pay", "Pay.", ["refund"]), Case("none", "Hi.", refuses=True), Case("wrong", "Hi.", refuses=True)]
-    scores = (await evaluate(cases, lambda case: Scripted(scripts[case.id]), RUNNER)).scores
-    assert (scores.chosen, scores.refusals, scores.order) == (pytest.approx(2 / 3), 0.5, None)
-    assert scores.exact == pytest.approx(1 / 3)
-
-
-class Meeting:
-    """A model that answers when so many are asked at a time."""
-
-    def __init__(self, together: int) -> None:
-        self.together, self.asked, self.most = asyncio.Event(), 0, together
-        self.results = Scripted([]).results
-        self.user = Scripted([]).user
-
-    async def __call__(self, messages: Sequence[Any], toolset: Toolset, /) -> Reply:
-        self.asked += 1
-        if self.asked == self.most:
-            self.together.set()
-        await asyncio.wait_for(self.together.wait(), 60)
-        self.asked -= 1
-        return Reply("No.", messages=[{"role": "assistant", "content": "No."}])
-
-
-def refusing(count: int) -> list[Case]:
-    return [Case(f"c{number}", "Hello.", refuses=True) for number in range(count)]
-
-
 async def test_at_once_runs_cases_concurrently() -> None:
-    assert (await evaluate(refusing(4), Meeting(2), RUNNER, at_once=2)).scores.exact == 1
+    together = asyncio.Barrier(2)
+
+    class Meeting(Scripted):
+        async def __call__(self, messages: Any, toolset: Any, /) -> Any:
+            await asyncio.wait_for(together.wait(), BOUND)
+            return await super().__call__(messages, toolset)
+
+    cases = [Case(name, "Hello.", refuses=True) for name in "ab"]
+    assert (await evaluate(cases, lambda case: Meeting(["No."]), RUNNER, at_once=2)).scores.exact == 1
 
 
 async def test_cases_have_separate_sessions() -> None:
@@ -193,9 +162,8 @@ def test_the_json_has_expected_and_actual_calls() -> None:
     assert told["scores"]["chosen"] == 1 and told["counts"]["denied"] == 0
     (one,) = told["cases"]
     assert one["expected"] == [{"name": "refund", "arguments": {"order": "<ANY>", "euros": 1}}]
-    assert one["called"] == [
-        {"name": "refund", "arguments": {"order": "1", "euros": 80.0}, "status": "ok", "error": None}
-    ]
+    called = {"name": "refund", "arguments": {"order": "1", "euros": 80.0}, "status": "ok", "error": None}
+    assert one["called"] == [called]
 
 
 async def test_a_failure_lists_the_worst_cases() -> None:
@@ -215,22 +183,12 @@ async def test_a_failure_lists_the_worst_cases() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "said"),
-    [({"order": 0.5}, "no case asks for order"), ({"chosen": 2}, "from 0 to 1"), ({"chosen": -0.1}, "from 0 to 1")],
-)
-def test_an_impossible_threshold_is_refused(least: dict[str, float], said: str) -> None:
-    with pytest.raises(DefinitionError, match=said):
-        used(case("refund"), PAY).assert_at_least(**least)
-
-
-@pytest.mark.parametrize(
     ("made", "said"),
     [
         (lambda: Case("one", "Hi."), "says nothing of calls"),
         (lambda: Case("one", "", refuses=True), "request is what a user says"),
         (lambda: Case("one", "Hi.", ["refund"], refuses=True), "leave calls and never out"),
         (lambda: Case("one", "Hi.", ["refund"], in_order=True), "fewer than two calls"),
-        (lambda: Case("one", "Hi.", [("refund", "x")]), "a call is 'refund' or"),  # type: ignore[list-item]
     ],
 )
 def test_a_wrong_case_is_refused(made: Any, said: str) -> None:
@@ -241,7 +199,6 @@ def test_a_wrong_case_is_refused(made: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (Case("one", "Hi.", ["refnd"]), "did you mean 'refund'"),
         (Case("one", "Hi.", [("refund", {"euro": 1})]), "did you mean 'euros'"),
         (Case("one", "Hi.", never=["delete_ordr"]), "delete_ordr"),
     ],
@@ -257,14 +214,15 @@ async def test_no_cases_and_repeated_ids_are_refused() -> None:
             await evaluate(cases, Scripted([]), RUNNER)
 
 
-async def test_a_wrong_argument_of_evaluate_is_refused() -> None:
-    for model, runner, more, said in (
-        (Scripted([]), [refund], {}, "needs a Runner"),
-        (Scripted([]), RUNNER, {"at_once": 0}, "at_once is a whole number"),
-        (None, RUNNER, {}, "has no user"),
-    ):
+async def test_a_wrong_argument_of_evaluate_or_threshold_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="needs a Runner"):
+        await evaluate([case("refund")], Scripted([]), [refund])  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="at_once is a whole number"):
+        await evaluate([case("refund")], Scripted([]), RUNNER, at_once=0)
+    found = await evaluate([case("refund")], Scripted(["No."]), RUNNER)
+    for least, said in (({"order": 0.5}, "no case asks for order"), ({"chosen": 2}, "from 0 to 1")):
         with pytest.raises(DefinitionError, match=said):
-            await evaluate([case("refund")], model, runner, **more)  # type: ignore[arg-type]
+            found.assert_at_least(**least)
 
 
 def written(folder: Path, *rows: Any) -> Path:
