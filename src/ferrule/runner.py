@@ -235,7 +235,8 @@ class Runner:
 
     def report_refused_client(self, reason: str, address: str) -> None:
         """Emit `client:refused`. The journal does not record it, because anybody can send such requests without end."""
-        emit(self._state.own_observers, "client:refused", ToolCall("", ""), {"reason": reason, "address": address})
+        facts = {"reason": reason, "address": address}
+        emit(self._state.own_observers, "client:refused", ToolCall("", ""), facts, NO_CONTEXT.fields)
 
     @property
     def tools(self) -> Toolset:
