@@ -30,7 +30,7 @@ from ferrule.kernel.results import Rejected
 from ferrule.kernel.resume import ask_for_input, continue_suspended, replay_earlier_run
 from ferrule.kernel.seal import finish_result
 from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
-from ferrule.kernel.validate import check_replacement, set_judged_arguments, validate
+from ferrule.kernel.validate import check_replacement, validate
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields, get_current, set_current
 from ferrule.values.input import Answer, InputRequired
@@ -98,17 +98,17 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
             if isinstance(answer := await continue_suspended(plan, state, resumed), ToolResult):
                 return answer
         else:
-            values, text = validate(plan, call, state)
+            values = validate(plan, call, state, plan.needs_judged_arguments)
             if plan.needs_judged_arguments:
-                set_judged_arguments(plan, state, values, text)
-                if plan.journaled and (result := await replay_earlier_run(plan, state)) is not None:
-                    return result
+                if plan.journaled and (earlier := await replay_earlier_run(plan, state)) is not None:
+                    return earlier
                 if (authorizing := authorize(plan, state)) is not None:
                     await authorizing
                 values = state.call.arguments.validated
         answer_is_result = resumed is not None and resumed.answer_is_result  # no handler runs, so no slot is needed
-        acquiring = HeldSlots(()) if answer_is_result else acquire(plan, state)
-        held = acquiring if isinstance(acquiring, HeldSlots) else await acquiring
+        held = HeldSlots(()) if answer_is_result else acquire(plan, state)
+        if not isinstance(held, HeldSlots):
+            held = await held
     except Rejected as rejection:
         return reject(state, rejection)
     except asyncio.CancelledError:
@@ -123,8 +123,9 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
         if state.observers and not answer_is_result:
             state.emit("tool:started")
         set_current(state)
-        handling = (_invoke_once if plan.journaled and plan.job is None else invoke)(plan, values, state, answer)
-        result = handling if isinstance(handling, ToolResult) else await handling
+        result = (_invoke_once if plan.journaled and plan.job is None else invoke)(plan, values, state, answer)
+        if not isinstance(result, ToolResult):
+            result = await result
     except Rejected as rejection:  # an inner middleware may suspend the call
         return reject(state, rejection)
     finally:
