@@ -21,8 +21,9 @@ from ferrule.definition.hooks import run_hook
 from ferrule.kernel.acquire import HeldSlots, acquire, release
 from ferrule.kernel.attempts import begin_attempt, begin_next, reject
 from ferrule.kernel.authorize import authorize
-from ferrule.kernel.begin import begin_call, end_call, reject_at_once, report_end
+from ferrule.kernel.begin import begin_call, reject_at_once, report_end
 from ferrule.kernel.cancel import journaled_result, restore_current_call, result_of_interruption, undo_cancellation
+from ferrule.kernel.deadline import report_progress
 from ferrule.kernel.invoke import check_alive, invoke
 from ferrule.kernel.journal_status import has_open_intent
 from ferrule.kernel.plan import Plan
@@ -58,7 +59,14 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         except BaseException as error:
             result, interruption = result_of_interruption(state, error)
     finally:
-        end_call(state)
+        plan.runner.live.discard(state)
+        state.cached_context = state.task = None  # break the reference cycles
+        if state.attempt.abandoned:
+            restore_current_call(state, state.parent)
+        if state.parent is not None:
+            report_progress(state.parent)
+        if plan.runner.idle is not None:
+            plan.runner.notify_idle()
     if plan.journaled and has_open_intent(state) and not isinstance(interruption, GeneratorExit):
         from ferrule.kernel.journaling import write_missing_outcome
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from ferrule.arguments.dumping import NotJudgeable
 from ferrule.arguments.parameters import Invalid
@@ -22,7 +22,8 @@ def validate(plan: Plan, call: ToolCall, state: CallState, judged: bool) -> Any:
     Raises:
         Rejected: The arguments cannot be read or do not fit, or their JSON form does not make the same values again.
     """
-    values, text = None, cast("Any", call.raw)
+    text: Any = call.raw
+    values: Any = None
     try:
         if text.__class__ is not str:
             text = format_arguments(text)
