@@ -37,8 +37,8 @@ class HeldSlots:
     """The slots and keys held by one call, from `acquire` to `release`.
 
     Attributes:
-        slots: What it has to release: its holds on resource keys, its limiters, one slot of each, and its lease.
-        key_holds: Its holds alone.
+        slots: All that it releases: its holds on resource keys, its limiters, one slot of each, and its lease.
+        key_holds: Its holds on resource keys alone.
         nested_limiters: For calls below this one: the limiter to use in place of each limiter held here.
         nested_locks: For calls below this one: the locks to use for the keys held here.
         active_runs: How many runs of the handler and its inner middleware are in progress.
