@@ -20,10 +20,8 @@ def finish_result(state: CallState, result: object) -> ToolResult:
     attempt, plan = state.attempt, state.plan
     finished: ToolResult = result if result is attempt.result and result is not None else copy_result(state, result)
     output, kind = finished.output, finished.output.__class__
-    if kind is str:
-        is_short = len(output) <= plan.max_output
-    else:
-        is_short = (kind is int and output.bit_length() < 64) or kind in _SHORT_TYPES
+    is_small = (kind is int and output.bit_length() < 64) or kind in _SHORT_TYPES
+    is_short = len(output) <= plan.max_output if kind is str else is_small
     if not is_short or finished.error is not None or finished._content is not None or finished.status != "ok":
         finished = limit_size(state, finished)
     arrived_at, resumed = state.run_id, state.origin.resumed
