@@ -43,7 +43,7 @@ from ferrule.kernel.results import NOTHING_RUN, Rejected
 from ferrule.kernel.runner_state import ResumedRecords, RunnerState
 from ferrule.kernel.state import NO_ORIGIN, Origin
 from ferrule.kernel.suspension import NOT_SEALED, open_suspended_record
-from ferrule.kernel.validate import set_judged_arguments, validate
+from ferrule.kernel.validate import validate
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Leases, Middleware, Observer, ToolInput
@@ -235,7 +235,8 @@ class Runner:
 
     def report_refused_client(self, reason: str, address: str) -> None:
         """Emit `client:refused`. The journal does not record it, because anybody can send such requests without end."""
-        emit(self._state.own_observers, "client:refused", ToolCall("", ""), {"reason": reason, "address": address})
+        facts = {"reason": reason, "address": address}
+        emit(self._state.own_observers, "client:refused", ToolCall("", ""), facts, NO_CONTEXT.fields)
 
     @property
     def tools(self) -> Toolset:
@@ -492,7 +493,7 @@ class Runner:
         parent = current if isinstance(current, LiveCall) else None
         state = LiveCall(plan, fields, call, named, parent)
         try:
-            set_judged_arguments(plan, state, *validate(plan, named, state))
+            validate(plan, named, state, judged=True)
         except Rejected as rejection:
             raise Rejected("denied", redact(state, rejection.error)) from None
         return state

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -31,6 +32,7 @@ from ferrule.values.result import ToolResult
 
 __all__ = ["Context", "RegisteredTool", "ToolRegistry", "assemble_tool_pool"]
 
+_get_place = attrgetter("session", "principal", "fields.working_directory")
 _CONTEXTS: ContextVar[tuple[ToolContext[Any] | None, Any]] = ContextVar(
     "ferrule.adapters.chapter1", default=(None, None)
 )
@@ -189,7 +191,7 @@ def _pass_context(original: Context | ToolContext[Any] | None) -> Iterator[ToolC
 
 def _to_their_context(context: ToolContext[Any]) -> object:
     ours, original = _CONTEXTS.get()
-    return context if ours is None or original is None or ours.fields[:3] != context.fields[:3] else original
+    return context if ours is None or original is None or _get_place(ours) != _get_place(context) else original
 
 
 def _to_our_form(form: ToolForm) -> Tool:

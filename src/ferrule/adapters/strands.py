@@ -139,7 +139,7 @@ class _RunnerAgentTool(AgentTool):
             async def on_progress(done: float, total: float | None, message: str | None) -> None:
                 steps.put_nowait({"done": done, "total": total, "message": message})
 
-            work = start_eagerly(self._result(ctx, on_progress), loop)
+            work = start_eagerly(self._result(ctx, on_progress), loop=loop)
             if not work.done():
                 work.add_done_callback(lambda _: steps.put_nowait(None))
                 watch = loop.call_later(_POLL_SECONDS, _cancel_on_signal, ctx.cancel_signal, work, loop)

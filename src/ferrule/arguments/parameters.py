@@ -56,14 +56,13 @@ class Parameters:
             hidden.
     """
 
-    plain: frozenset[str] = frozenset()
-    exact = True
-    respells = True
     validate_strictly: Callable[[str], Any]
 
     def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset()) -> None:
         self.schema: FrozenDict = freeze(schema)
         self.bound: JsonObject = FrozenDict()
+        self.plain: frozenset[str] = frozenset()
+        self.exact = self.respells = True
         self.validate_strictly = _refuse_text
         self._hide(hidden)
         properties = self.schema.get("properties", {})

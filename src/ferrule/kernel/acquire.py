@@ -37,8 +37,8 @@ class HeldSlots:
     """The slots and keys held by one call, from `acquire` to `release`.
 
     Attributes:
-        slots: Its limiters, one slot of each, and its lease.
-        key_holds: Its holds on resource keys.
+        slots: All that it releases: its holds on resource keys, its limiters, one slot of each, and its lease.
+        key_holds: Its holds on resource keys alone.
         nested_limiters: For calls below this one: the limiter to use in place of each limiter held here.
         nested_locks: For calls below this one: the locks to use for the keys held here.
         active_runs: How many runs of the handler and its inner middleware are in progress.
@@ -53,7 +53,7 @@ class HeldSlots:
     idle_callbacks: tuple[Callable[[], object], ...] = ()
     abandoned_jobs: tuple[Job, ...] = ()
 
-    def __init__(self, slots: tuple[Limiter | Lease, ...]) -> None:
+    def __init__(self, slots: tuple[Limiter | Lease | Hold, ...]) -> None:
         self.slots = slots
         self.active_runs = 0
 
@@ -109,7 +109,7 @@ async def _acquire_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ..
     plan.runner.waiting.add(state)
     try:
         if plan.has_resources:
-            held.key_holds = _queue_for_keys(plan, state)
+            held.key_holds = held.slots = _queue_for_keys(plan, state)
             for hold in held.key_holds:
                 if not await hold.wait(deadline, timer):
                     raise busy(plan, "what it works on is in use")
@@ -228,8 +228,6 @@ def release(state: CallState, held: HeldSlots) -> None:
         return
     for slot in held.slots:
         slot.release()
-    for hold in held.key_holds:
-        hold.release()
 
 
 def leave_running(state: CallState, job: Job) -> None:
@@ -246,7 +244,7 @@ def _release_after_jobs(state: CallState, held: HeldSlots) -> None:
     A job may end in any thread. They are released in that thread, because the loop may be blocked or closed.
     """
     running, abandoned = set(held.abandoned_jobs), state.plan.runner.abandoned
-    left: list[Limiter | Lease | Hold] = [*held.slots, *held.key_holds]
+    left = list(held.slots)
 
     def on_job_end(job: Job) -> None:
         running.discard(job)

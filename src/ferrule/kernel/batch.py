@@ -245,7 +245,7 @@ class Batch:
 
     def _begin(self, entry: Entry, hold: Hold | None) -> _Task:
         coroutine = self._call(entry) if hold is None else self._with_keys(entry, hold)
-        task = entry.task = start_eagerly(coroutine, get_running_loop())
+        task = entry.task = start_eagerly(coroutine, loop=get_running_loop())
         if self._cancelled and not task.done() and (self._now or not entry.has_started):
             task.cancel()  # a call that began at once may have cancelled its own batch
         return task

@@ -1,4 +1,4 @@
-"""Begin a call and end it: its state, its place among the live calls, and the calls above it."""
+"""Begin a call and report its end: its state, its place among the live calls, and the calls above it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ferrule.definition.toolset import Toolset
-from ferrule.kernel.cancel import restore_current_call
 from ferrule.kernel.deadline import report_progress
 from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.plan import Plan
@@ -82,19 +81,6 @@ def begin_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Origin
     return state
 
 
-def end_call(state: CallState) -> None:
-    """Count a call as ended."""
-    runner, parent = state.plan.runner, state.parent
-    runner.live.discard(state)
-    state.cached_context = state.task = None  # break the reference cycles
-    if state.attempt.abandoned:
-        restore_current_call(state, parent)
-    if parent is not None:
-        report_progress(parent)
-    if runner.idle is not None:
-        runner.notify_idle()
-
-
 def report_end(state: CallState, result: ToolResult) -> None:
     """Emit the last event of a call, and give the result to its batch, which keeps it even if it is cancelled."""
     if state.observers:
@@ -113,9 +99,9 @@ def _find_parent(runner: RunnerState, origin: Origin) -> CallState | None:
     Raises:
         Rejected: A call around this one was abandoned, calls are nested too deeply, or the runner is closing.
     """
-    current = get_current()
-    ancestor, parent, depth = origin.parent, None, 0
+    ancestor = origin.parent
     if ancestor is None:
+        current = get_current()
         if current.__class__ is not LiveCall:  # a worker process has a context of its own kind
             current = None
         elif current.task is None and current.parent is None and not current.attempt.abandoned:
@@ -125,6 +111,7 @@ def _find_parent(runner: RunnerState, origin: Origin) -> CallState | None:
         ancestor = current
     elif ancestor.ended:
         raise Rejected("cancelled", f"The call that made this one has ended. {NOTHING_RUN}")
+    parent, depth = None, 0
     while ancestor is not None:
         if not ancestor.ended:
             parent = parent or ancestor

@@ -37,7 +37,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import to_sentence
 from ferrule.values.context import ToolContext
 from ferrule.values.input import Answer, InputRequired
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, make_success
 
 
 def check_alive(state: CallState) -> None:
@@ -88,8 +88,9 @@ def invoke(
     if idle is not None:
         deadline.idle, deadline.progress_at = idle, timer.time()
         attempt.idle_deadlines = (*idle_deadlines, deadline)
-    attempt.cancels_left_over = 0
-    task = start_eagerly(handling, get_running_loop())
+    if attempt.cancels_left_over:
+        attempt.cancels_left_over = 0
+    task = start_eagerly(handling, loop=get_running_loop())
     if task.done() and timer.time() <= deadline.expires_at() and not task.cancelled():  # the handler never waited
         return task.result()  # type: ignore[no-any-return]
     deadline.task = task
@@ -119,7 +120,7 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
     if held is None or state.task is None:
         raise DefinitionError("a middleware inside called `next` after its result")
     held.active_runs += 1
-    run = plan.run
+    run, has_run = plan.run, attempt.runs or attempt.inputs or attempt.result is not None  # even if it did nothing
     try:
         if values is None:
             if state.is_cancelled(None):  # a middleware swallowed the cancellation
@@ -130,8 +131,8 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
                 run = resumed.run
             else:
                 judged = state.call.arguments
-                values = plan.parameters.revalidate(judged) if attempt.has_run else judged.validated
-        if attempt.has_run:
+                values = plan.parameters.revalidate(judged) if has_run else judged.validated
+        if has_run:
             if not state.may_run_again:
                 return reject(state, Rejected("cancelled", CANCELLED))
             attempt = begin_inner_attempt(state)
@@ -139,8 +140,9 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         attempt.runs += 1
         try:
             value = await run(values, state)
-            result = result_of_value(plan, state, value)
-            if result.status == "suspended":
+            if type(value) in plan.output.ready_classes:
+                result = make_success(value, state.sent, plan.name)
+            elif (result := result_of_value(plan, state, value)).status == "suspended":
                 result = _suspend_attempt(state, value, result)
         except BaseException as error:
             result = result_of_raised(plan, state, error)

@@ -21,8 +21,9 @@ from ferrule.definition.hooks import run_hook
 from ferrule.kernel.acquire import HeldSlots, acquire, release
 from ferrule.kernel.attempts import begin_attempt, begin_next, reject
 from ferrule.kernel.authorize import authorize
-from ferrule.kernel.begin import begin_call, end_call, reject_at_once, report_end
+from ferrule.kernel.begin import begin_call, reject_at_once, report_end
 from ferrule.kernel.cancel import journaled_result, restore_current_call, result_of_interruption, undo_cancellation
+from ferrule.kernel.deadline import report_progress
 from ferrule.kernel.invoke import check_alive, invoke
 from ferrule.kernel.journal_status import has_open_intent
 from ferrule.kernel.plan import Plan
@@ -30,7 +31,7 @@ from ferrule.kernel.results import Rejected
 from ferrule.kernel.resume import ask_for_input, continue_suspended, replay_earlier_run
 from ferrule.kernel.seal import finish_result
 from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
-from ferrule.kernel.validate import check_replacement, set_judged_arguments, validate
+from ferrule.kernel.validate import check_replacement, validate
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields, get_current, set_current
 from ferrule.values.input import Answer, InputRequired
@@ -58,7 +59,14 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         except BaseException as error:
             result, interruption = result_of_interruption(state, error)
     finally:
-        end_call(state)
+        plan.runner.live.discard(state)
+        state.cached_context = state.task = None  # break the reference cycles
+        if state.attempt.abandoned:
+            restore_current_call(state, state.parent)
+        if state.parent is not None:
+            report_progress(state.parent)
+        if plan.runner.idle is not None:
+            plan.runner.notify_idle()
     if plan.journaled and has_open_intent(state) and not isinstance(interruption, GeneratorExit):
         from ferrule.kernel.journaling import write_missing_outcome
 
@@ -98,17 +106,17 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
             if isinstance(answer := await continue_suspended(plan, state, resumed), ToolResult):
                 return answer
         else:
-            values, text = validate(plan, call, state)
+            values = validate(plan, call, state, plan.needs_judged_arguments)
             if plan.needs_judged_arguments:
-                set_judged_arguments(plan, state, values, text)
-                if plan.journaled and (result := await replay_earlier_run(plan, state)) is not None:
-                    return result
+                if plan.journaled and (earlier := await replay_earlier_run(plan, state)) is not None:
+                    return earlier
                 if (authorizing := authorize(plan, state)) is not None:
                     await authorizing
                 values = state.call.arguments.validated
         answer_is_result = resumed is not None and resumed.answer_is_result  # no handler runs, so no slot is needed
-        acquiring = HeldSlots(()) if answer_is_result else acquire(plan, state)
-        held = acquiring if isinstance(acquiring, HeldSlots) else await acquiring
+        held = HeldSlots(()) if answer_is_result else acquire(plan, state)
+        if not isinstance(held, HeldSlots):
+            held = await held
     except Rejected as rejection:
         return reject(state, rejection)
     except asyncio.CancelledError:
@@ -123,8 +131,9 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
         if state.observers and not answer_is_result:
             state.emit("tool:started")
         set_current(state)
-        handling = (_invoke_once if plan.journaled and plan.job is None else invoke)(plan, values, state, answer)
-        result = handling if isinstance(handling, ToolResult) else await handling
+        result = (_invoke_once if plan.journaled and plan.job is None else invoke)(plan, values, state, answer)
+        if not isinstance(result, ToolResult):
+            result = await result
     except Rejected as rejection:  # an inner middleware may suspend the call
         return reject(state, rejection)
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -178,8 +178,8 @@ class Plan:
     def fields(self, given: ContextFields) -> ContextFields:
         """Return the context fields of a call, with the runner's defaults."""
         if self.deps is not None and given.deps is None:
-            given = given._replace(deps=self.deps)
-        return given if given.secrets or self.secrets is None else given._replace(secrets=self.secrets)
+            given = replace(given, deps=self.deps)
+        return given if given.secrets or self.secrets is None else replace(given, secrets=self.secrets)
 
     @property
     def is_listed(self) -> bool:

@@ -28,7 +28,7 @@ from ferrule.values.content import (
 )
 from ferrule.values.decision import Decision
 from ferrule.values.input import Suspending
-from ferrule.values.result import Status, ToolResult, get_original, make_success, set_slot
+from ferrule.values.result import Status, ToolResult, get_original, set_slot
 
 NOTHING_RUN = "Nothing was run."
 """The end of the error of a `Rejected`. `reject` replaces it if the handler ran in an earlier attempt."""
@@ -216,23 +216,21 @@ def result_of_unstarted(plan: Plan, state: CallState, error: BaseException) -> T
 
 
 def result_of_value(plan: Plan, state: CallState, value: Any) -> ToolResult:
-    """Return the result for a handler's value, rendered and checked against the output schema.
+    """Return the result for a handler's value that needs to be rendered and checked against the output schema.
 
     Raises:
         BaseException: A method of the value raised it.
     """
-    if type(value) not in plan.output.ready_classes:
-        if issubclass(type(value), Suspending):
-            text = _clean_text(state, f"{plan.name} {value.waits}: {value.reason or 'its result comes later'}")
-            return unsuccessful(state, "suspended", text, executed=None)
-        shaped = value if isinstance(value, RenderedOutput) else plan.output.render(value)
-        if shaped.problem:
-            output = None if shaped.result is None else shaped.result.output
-            text = _clean_text(state, f"{plan.name} was run, but {shaped.problem}")
-            return unsuccessful(state, "failed", text, executed=True, output=output, retryable=False)
-        assert shaped.result is not None
-        return _bind_result(plan, state, shaped.result)
-    return make_success(value, state.sent, plan.name)
+    if issubclass(type(value), Suspending):
+        text = _clean_text(state, f"{plan.name} {value.waits}: {value.reason or 'its result comes later'}")
+        return unsuccessful(state, "suspended", text, executed=None)
+    shaped = value if isinstance(value, RenderedOutput) else plan.output.render(value)
+    if shaped.problem:
+        output = None if shaped.result is None else shaped.result.output
+        text = _clean_text(state, f"{plan.name} was run, but {shaped.problem}")
+        return unsuccessful(state, "failed", text, executed=True, output=output, retryable=False)
+    assert shaped.result is not None
+    return _bind_result(plan, state, shaped.result)
 
 
 def _bind_result(plan: Plan, state: CallState, returned: ToolResult) -> ToolResult:

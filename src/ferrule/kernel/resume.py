@@ -8,7 +8,7 @@ from ferrule.kernel.plan import Plan
 from ferrule.kernel.results import NOTHING_RUN, RESUMED_ALREADY, RESUMED_WITHOUT_EFFECT, Rejected
 from ferrule.kernel.state import CallState
 from ferrule.kernel.suspension import ResumedCall, mark_as_resumed, restore_arguments
-from ferrule.kernel.validate import set_judged_arguments, validate
+from ferrule.kernel.validate import validate
 from ferrule.values.call import ToolCall, make_judged_call
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
@@ -57,5 +57,5 @@ async def ask_for_input(plan: Plan, call: ToolCall, state: CallState, wanted: In
     if too_many := state.attempt.count_input():
         raise Rejected("failed", f"{plan.name} {too_many}. {NOTHING_RUN}")
     if not plan.needs_judged_arguments:
-        set_judged_arguments(plan, state, *validate(plan, call, state))
+        validate(plan, call, state, judged=True)
     return await ask_and_judge(plan, state, make_question(state, wanted), plan.runner.approve, wanted.state)

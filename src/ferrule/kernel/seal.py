@@ -19,10 +19,13 @@ def finish_result(state: CallState, result: object) -> ToolResult:
     """Return the result bound to its call, limited in size, cleaned and measured."""
     attempt, plan = state.attempt, state.plan
     finished: ToolResult = result if result is attempt.result and result is not None else copy_result(state, result)
-    if not _is_within_limit(finished, plan.max_output):
+    output, kind = finished.output, finished.output.__class__
+    is_small = (kind is int and output.bit_length() < 64) or kind in _SHORT_TYPES
+    is_short = len(output) <= plan.max_output if kind is str else is_small
+    if not is_short or finished.error is not None or finished._content is not None or finished.status != "ok":
         finished = limit_size(state, finished)
     arrived_at, resumed = state.run_id, state.origin.resumed
-    duration = (perf_counter() - (arrived_at if resumed is None else resumed.at)) * 1000  # type: ignore[operator]
+    duration = (perf_counter() - (arrived_at if resumed is None else resumed.at)) * 1e3  # type: ignore[operator]
     if state.repairs:
         set_slot(finished, "repairs", state.repairs)
     fields, now = state.fields, plan.runner.clock.now()
@@ -30,14 +33,3 @@ def finish_result(state: CallState, result: object) -> ToolResult:
     by = attempt.answered_by and redact(state, attempt.answered_by)
     set_kernel_facts(finished, (shown, fields.session, fields.principal, now, attempt.pending, by, duration))
     return finished
-
-
-def _is_within_limit(result: ToolResult, limit: int) -> bool:
-    """Return whether a success needs no limit: a short text, or a number with few digits."""
-    if result.error is not None or result._content is not None or result.status != "ok":
-        return False
-    output = result.output
-    kind = output.__class__
-    if kind is int:
-        return output.bit_length() < 64  # type: ignore[no-any-return]
-    return len(output) <= limit if kind is str else kind in _SHORT_TYPES

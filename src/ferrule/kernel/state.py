@@ -135,11 +135,6 @@ class Attempt:
         self.inputs += 1
         return f"asked for input more than {_MAX_INPUTS} times" if self.inputs > _MAX_INPUTS else ""
 
-    @property
-    def has_run(self) -> bool:
-        """Whether the handler has run before, even if it did nothing."""
-        return bool(self.runs or self.inputs) or self.result is not None
-
     def undo_start(self, error: BaseException | None) -> None:
         """Take back the start of the handler. Its earlier runs still count."""
         self.not_started = error
@@ -240,13 +235,11 @@ class CallState:
 
     def emit(self, kind: EventKind, about: About = None) -> None:
         """Emit an event of this call."""
-        plan, fields = self.plan, self.fields
-        shown = self.redacted_call if plan.hidden else self.call
-        if not self.has_secrets:
-            emit(self.observers, kind, shown, about, fields, self.run_id)
+        if not self.has_secrets:  # so no value is hidden
+            emit(self.observers, kind, self.call, about, self.fields, self.run_id)
             return
         with redacting(self, expires=True):
-            emit(self.observers, kind, shown, about, fields, self.run_id)
+            emit(self.observers, kind, self.redacted_call, about, self.fields, self.run_id)
         if self.ended:
             self.cached_context = None  # a look at the secrets may have made it
 

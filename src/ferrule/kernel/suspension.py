@@ -133,7 +133,7 @@ def make_suspended_record(
         "listed": plan.is_listed,
         "arguments": judged,
         "supplied": sorted(find_supplied_names(plan, call.arguments)),
-        "context": to_jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
+        "context": to_jsonable({name: value for name, value in fields.to_dict().items() if name not in _NOT_KEPT}),
         "notes": dict(state.attempt.record_notes),
         "reason": clean_text(decision.reason),
         "into": decision.into,

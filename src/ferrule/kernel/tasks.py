@@ -5,26 +5,19 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ferrule.executors.threads import Raised
 from ferrule.scheduling.clock import MONOTONIC, Timer
-from ferrule.types import Coro
 
 if TYPE_CHECKING:
     from ferrule.kernel.runner_state import RunnerState
 
-_T = TypeVar("_T")
-
 _EAGERLY: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
-
-
-def start_eagerly(coroutine: Coro[_T], loop: asyncio.AbstractEventLoop) -> asyncio.Task[_T]:
-    """Run the coroutine in a task, at once if Python can (3.12): many handlers never wait."""
-    return asyncio.Task(coroutine, loop=loop, **_EAGERLY)
-
-
+start_eagerly: Callable[..., asyncio.Task[Any]] = partial(asyncio.Task, **_EAGERLY)
+"""Run a coroutine in a task, at once if Python can (3.12): many handlers never wait."""
 ANSWER_SECONDS = 10.0
 """Seconds that a guard or a journal may take to answer."""
 
@@ -47,7 +40,7 @@ async def run_within(
     loop = asyncio.get_running_loop()
 
     def begin() -> asyncio.Task[object]:
-        return start_eagerly(_capture_outcome(function, given), loop)
+        return start_eagerly(_capture_outcome(function, given), loop=loop)
 
     task = begin()
     if task.done():

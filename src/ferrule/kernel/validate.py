@@ -16,20 +16,33 @@ from ferrule.values.content import to_sentence
 from ferrule.values.json_text import format_arguments
 
 
-def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
-    """Return the validated values, and the text that they were read from.
+def validate(plan: Plan, call: ToolCall, state: CallState, judged: bool) -> Any:
+    """Return the validated values. If `judged`, give the call its judged arguments, with the values beside them.
 
     Raises:
-        Rejected: The arguments cannot be read or do not fit.
+        Rejected: The arguments cannot be read or do not fit, or their JSON form does not make the same values again.
     """
     text: Any = call.raw
+    values: Any = None
     try:
         if text.__class__ is not str:
             text = format_arguments(text)
         if plan.max_input is None or len(text) <= plan.max_input:
-            return plan.quick(text), text
-    except Exception:  # `validate_with_repairs` below repairs the arguments, or says what is wrong
+            values = plan.quick(text)
+    except Exception:  # `_repair` repairs the arguments, or says what is wrong
         pass
+    if values is None:
+        values, text = _repair(plan, call, state)
+    try:
+        if judged:
+            state.call = make_judged_call(state.call, plan.parameters.judged_arguments(text, values))
+    except NotJudgeable as error:
+        log_exception(state, "the arguments of tool %r cannot be judged", plan.name, error=error)
+        raise Rejected("failed", f"{plan.name} could not be run: {to_sentence(str(error))} {NOTHING_RUN}") from None
+    return values
+
+
+def _repair(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
     try:
         plan.check_input(call.raw)
         values, text, repairs = plan.parameters.validate_with_repairs(plan.name, call.raw)
@@ -37,19 +50,6 @@ def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
         raise Rejected("invalid", str(invalid)) from None
     state.repairs = tuple(dict.fromkeys((*state.repairs, *repairs)))  # `around` may call `next` twice
     return values, text
-
-
-def set_judged_arguments(plan: Plan, state: CallState, values: object, text: str) -> None:
-    """Give the call its judged arguments, with the validated values beside them.
-
-    Raises:
-        Rejected: A value has no JSON form, or its JSON does not make the same value again.
-    """
-    try:
-        state.call = make_judged_call(state.call, plan.parameters.judged_arguments(text, values))
-    except NotJudgeable as error:
-        log_exception(state, "the arguments of tool %r cannot be judged", plan.name, error=error)
-        raise Rejected("failed", f"{plan.name} could not be run: {to_sentence(str(error))} {NOTHING_RUN}") from None
 
 
 def check_replacement(plan: Plan, call: ToolCall, state: CallState) -> None:

@@ -36,8 +36,10 @@ class Hold:
     Attributes:
         keys: The keys.
         shared: Whether other shared holds may have the same keys at the same time.
+        outer: None; a `Limiter` may have an outer one.
     """
 
+    outer = None
     __slots__ = ("_locks", "_missing", "_waiter", "keys", "shared")
 
     def __init__(self, locks: KeyLocks, keys: frozenset[str], *, shared: bool) -> None:

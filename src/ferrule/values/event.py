@@ -6,13 +6,16 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from time import time as now
-from typing import Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from ferrule.values.call import ToolCall, format_run_id, input_for_record
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, make_frozen_class
 from ferrule.values.log import log_attributes, write_log
 from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.values.context import ContextFields
 
 EventKind: TypeAlias = Literal[
     "tool:pre",
@@ -138,14 +141,14 @@ def emit(
     observers: tuple[Callable[[Event], object], ...],
     kind: EventKind,
     call: ToolCall,
-    about: About = None,
-    caller: tuple[Any, ...] = (None, None),
+    about: About,
+    caller: ContextFields,
     run: float | str = 0.0,
 ) -> None:
     """Emit an event to all observers. An observer that raises is logged; the others and the call go on.
 
     Args:
-        caller: A tuple that begins with session and principal.
+        caller: The context of the call, with its session and principal.
         run: The arrival time of the call, or the id of a resumed call.
     """
     event: Any = _new_event(Event)  # the constructor would make a call with observers 5 % slower
@@ -153,8 +156,8 @@ def emit(
     event.call = call
     event.at = now()
     event.seq = _next_number()
-    event.session = caller[0]
-    event.principal = caller[1]
+    event.session = caller.session
+    event.principal = caller.principal
     event._run = run
     event._about = about
     event.__class__ = _FrozenEvent
@@ -164,5 +167,5 @@ def emit(
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            facts = log_attributes(call.name, call.id, caller[0], caller[1])
+            facts = log_attributes(call.name, call.id, caller.session, caller.principal)
             write_log(logging.ERROR, facts, "an observer broke on %s of %r", kind, call.name, error=error)

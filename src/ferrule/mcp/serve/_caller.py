@@ -8,6 +8,7 @@ import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Protocol, TypeAlias
@@ -30,11 +31,11 @@ def make_identity(name: str, context: ToolContext) -> str:
     dataclass or a Pydantic model counts by its fields, in deps if it has a hash, an object of a class with a hash of
     its own by its texts, and any other object by its type.
     """
-    fields = context.fields._replace(principal=None)
+    fields = replace(context.fields, principal=None)
     others = fields.session, fields.working_directory, fields.deps
     if all(one is None for one in others) and not (fields.metadata or fields.secrets or "#" in name):
         return name
-    digestible = name, _digestible(fields._replace(deps=None)), _digestible(fields.deps, mutable=False)
+    digestible = name, _digestible(replace(fields, deps=None)), _digestible(fields.deps, mutable=False)
     return f"{name}#{hashlib.sha256(json.dumps(digestible).encode()).hexdigest()}"
 
 

@@ -546,7 +546,7 @@ class RunnerServer:
         cleanup."""
         self._clients[call_id] = client
         token = CALLER.set(client)
-        task = start_eagerly(run, asyncio.get_running_loop())
+        task: asyncio.Task[ToolResult] = start_eagerly(run, loop=asyncio.get_running_loop())
         try:
             if not task.done():
                 await asyncio.wait({task})
