@@ -27,8 +27,7 @@ from ferrule.values.content import (
     truncate_text,
 )
 from ferrule.values.decision import Decision
-from ferrule.values.input import Suspending
-from ferrule.values.result import Status, ToolResult, get_original, make_success, set_slot
+from ferrule.values.result import Status, Suspending, ToolResult, get_original, make_success, set_slot
 
 NOTHING_RUN = "Nothing was run."
 """The end of the error of a `Rejected`. `reject` replaces it if the handler ran in an earlier attempt."""
