@@ -61,21 +61,28 @@ async def between_marks(block: Block, calls: int) -> None:
     os.getppid()
 
 
-def instructions(kind: str, case: Case) -> float:
-    """The instructions of one call, without those of the start: callgrind writes its counts anew at each mark."""
+def count_instructions(program: list[str], *options: str, part: str = "") -> int:
+    """The instructions of a Python program: all, or those of one of the parts that the options split it into."""
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "counts"
-        valgrind = ["valgrind", "--tool=callgrind", "--dump-before=getppid", f"--callgrind-out-file={written}"]
         subprocess.run(
-            [*valgrind, sys.executable, __file__, "--count", kind, case.key],
+            ["valgrind", "--tool=callgrind", *options, f"--callgrind-out-file={written}", sys.executable, *program],
             check=True,
             capture_output=True,
+            cwd=folder,  # the folder stands on the path of imports, and its files would count
             env={**os.environ, "PYTHONHASHSEED": "0"},
         )
-        counts = (Path(folder) / "counts.2").read_text()  # .1 is the start, .2 what was between the marks
+        counts = Path(f"{written}{part}").read_text()
     found = re.search(r"^(?:totals|summary): (\d+)", counts, re.MULTILINE)
     assert found is not None, "callgrind wrote no total"
-    return int(found[1]) / case.calls
+    return int(found[1])
+
+
+def instructions(kind: str, case: Case) -> float:
+    """The instructions of one call, without those of the start: callgrind writes its counts anew at each mark."""
+    program = [str(Path(__file__).resolve()), "--count", kind, case.key]
+    # .1 is the start, .2 is between the marks
+    return count_instructions(program, "--dump-before=getppid", part=".2") / case.calls
 
 
 def measure() -> Iterator[Line]:

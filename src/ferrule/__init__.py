@@ -28,9 +28,8 @@ from ferrule.types import Approver, Guard, Journal, Middleware, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
 from ferrule.values.context import CONTEXT, ToolContext
-from ferrule.values.decision import Decision, Diff, allow, ask, deny
+from ferrule.values.decision import Decision, allow, ask, deny
 from ferrule.values.event import Event
-from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import Status, ToolResult
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     from ferrule.kernel.batch import Batch
     from ferrule.mcp import serve as serve
     from ferrule.values.deferred import Deferred, WaitingFor
+    from ferrule.values.diff import Diff
+    from ferrule.values.input import Answer, InputRequired
 
 __version__ = "0.1.0"
 
@@ -92,9 +93,12 @@ __all__ = [
 
 
 _IMPORTED_LATER = {
+    "Answer": "ferrule.values.input.Answer",
     "Batch": "ferrule.kernel.batch.Batch",
     "Deferred": "ferrule.values.deferred.Deferred",
+    "Diff": "ferrule.values.diff.Diff",
     "Field": "pydantic.Field",
+    "InputRequired": "ferrule.values.input.InputRequired",
     "ToolHandler": "ferrule.definition.handler_class.ToolHandler",
     "WaitingFor": "ferrule.values.deferred.WaitingFor",
     "serve": "ferrule.mcp.serve",

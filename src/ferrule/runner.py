@@ -33,7 +33,6 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
 from ferrule.executors.background_loop import BackgroundLoop, run_on_loop
 from ferrule.kernel.authorize import VALUE_MISSING, explain, find_verdict, foresee, judge
-from ferrule.kernel.background import BackgroundJob
 from ferrule.kernel.begin import find_plan
 from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.plan import Mount, Settings
@@ -56,6 +55,7 @@ from ferrule.values.frozen import JsonObject
 from ferrule.values.result import ToolResult, get_original
 
 if TYPE_CHECKING:
+    from ferrule.kernel.background import BackgroundJob
     from ferrule.kernel.batch import Batch
 
 log = logging.getLogger("ferrule")

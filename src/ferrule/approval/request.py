@@ -30,7 +30,8 @@ from ferrule.values.arguments import redact_hidden
 from ferrule.values.call import ToolCall
 from ferrule.values.content import safe_str
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, Diff, allow, deny, deny_unreadable_answer
+from ferrule.values.decision import Decision, allow, deny, deny_unreadable_answer
+from ferrule.values.diff import Diff
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import is_same_json
 from ferrule.values.log import LogAttributes, log_attributes, write_log

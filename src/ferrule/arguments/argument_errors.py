@@ -49,8 +49,8 @@ _NO_VALUE = object()
 _KEY_LABEL = "[key]"
 """Pydantic's label of a wrong key."""
 
-_SHOULD = re.compile(r"(Input|String|List|Value|Tuple|Set|Data) should ")
-_MEMBER = re.compile(r"<[\w.]+: (?P<value>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|-?[\d.]+)>")
+_SHOULD = r"(Input|String|List|Value|Tuple|Set|Data) should "
+_MEMBER = r"<[\w.]+: (?P<value>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|-?[\d.]+)>"
 """A member of an enum, as `repr` writes it."""
 MAX_ERRORS = 20_000
 """Errors that are read: each takes some hundredths of a millisecond."""
@@ -189,7 +189,7 @@ def _convert_pydantic(item: ErrorDetails, path: Path, received: object) -> Argum
 def _parse_tags(text: str) -> list[Any]:
     """Return the tags of a union from Pydantic's list; an enum's as values. Returns none if one is no JSON value."""
     try:
-        return list(literal_eval("[" + _MEMBER.sub(r"\g<value>", text) + "]"))
+        return list(literal_eval("[" + re.sub(_MEMBER, r"\g<value>", text) + "]"))
     except (ValueError, SyntaxError):
         return []
 
@@ -199,7 +199,7 @@ def _parse_message(message: str) -> str:
     """Return the expectation in Pydantic's message. Most messages are Pydantic's own, and come again."""
     message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = mask_credentials(message.partition(" following the rules at http")[0])
-    should = _SHOULD.match(message)
+    should = re.match(_SHOULD, message)
     if should is None:
         return f"is wrong: {_shorten(message, 200)}"
     return f"must {message[should.end() :].strip()}"

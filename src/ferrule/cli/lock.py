@@ -17,7 +17,7 @@ from ferrule.cli.usage import UsageError, check_known
 from ferrule.policy import TrustedFiles, lock
 from ferrule.policy.trust import format_trust_command
 from ferrule.values.count import format_count
-from ferrule.values.decision import Diff
+from ferrule.values.diff import Diff
 
 
 def options(parser: argparse.ArgumentParser) -> None:

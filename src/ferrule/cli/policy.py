@@ -35,7 +35,7 @@ from ferrule.policy.standing import Trust
 from ferrule.policy.trust import read_trusted_part
 from ferrule.values.context import JUDGED_TRAITS
 from ferrule.values.count import format_count
-from ferrule.values.decision import Diff
+from ferrule.values.diff import Diff
 
 _TEXT = 400
 _LEVELS = {"error": "bold red", "warning": "yellow"}

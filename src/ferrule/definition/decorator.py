@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
 
 from pydantic import BaseModel
 
@@ -22,26 +22,19 @@ from ferrule.values.context import ToolContext
 _DIRECT_FORMS = (type, FunctionType, MethodType, BuiltinFunctionType)
 Q = ParamSpec("Q")
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
-Async: TypeAlias = Coroutine[object, object, T]
-WithContext: TypeAlias = Callable[Concatenate[ToolContext[Any], Q], T]
-
-LaterContext: TypeAlias = (
-    Callable[Concatenate[Any, ToolContext[Any], ...], T]
-    | Callable[Concatenate[Any, Any, ToolContext[Any], ...], T]
-    | Callable[Concatenate[Any, Any, Any, ToolContext[Any], ...], T]
-)
-"""A function with the context as its second to fourth parameter."""
+if TYPE_CHECKING:
+    Async: TypeAlias = Coroutine[object, object, T]
+    WithContext: TypeAlias = Callable[Concatenate[ToolContext[Any], Q], T]
+    LaterContext: TypeAlias = (
+        Callable[Concatenate[Any, ToolContext[Any], ...], T]
+        | Callable[Concatenate[Any, Any, ToolContext[Any], ...], T]
+        | Callable[Concatenate[Any, Any, Any, ToolContext[Any], ...], T]
+    )
+    """A function with the context as its second to fourth parameter."""
 
 _WORD_START = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 """The start of a word within the name of a class."""
-
-
-class HandlerInstance(Protocol[T_co]):
-    """An instance of a handler class. Its constructor has the parameters."""
-
-    def __call__(self) -> Awaitable[T_co]: ...
 
 
 class Anything:
@@ -63,7 +56,7 @@ class ToolDecorator(Protocol):
     ) -> Tool: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[Q, HandlerInstance[T]], /, name: str | None = ..., **options: Unpack[Options]
+        self, fn: Callable[Q, Callable[[], Awaitable[T]]], /, name: str | None = ..., **options: Unpack[Options]
     ) -> Tool[Q, T]: ...
     @overload
     def __call__(self, fn: type[BaseModel], /, name: str | None = ..., **options: Unpack[Options]) -> Tool: ...

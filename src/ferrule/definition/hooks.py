@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from ferrule.types import Coro, Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
-Seen = TypeVar("Seen", ToolCall, ToolResult)
-HookFunction: TypeAlias = Callable[[Seen, ToolContext], Seen | Awaitable[Seen | None] | None]
-"""Return another call or result to use, or None to keep the one given."""
-Before: TypeAlias = HookFunction[ToolCall]
-After: TypeAlias = HookFunction[ToolResult]
+if TYPE_CHECKING:
+    Seen = TypeVar("Seen", ToolCall, ToolResult)
+    HookFunction: TypeAlias = Callable[[Seen, ToolContext], Seen | Awaitable[Seen | None] | None]
+    """Return another call or result to use, or None to keep the one given."""
+    Before: TypeAlias = HookFunction[ToolCall]
+    After: TypeAlias = HookFunction[ToolResult]
 
 
 class Hook:

@@ -11,7 +11,7 @@ import math
 import os
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -21,8 +21,10 @@ from ferrule.errors import DefinitionError
 from ferrule.scheduling.clock import Clock
 from ferrule.types import Approver, Guard, Isolation, Journal, Leases, Middleware, Observer, Reconcile
 from ferrule.values.context import NO_CONTEXT, UNSET, ToolContext
-from ferrule.values.decision import Diff
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
+
+if TYPE_CHECKING:
+    from ferrule.values.diff import Diff
 
 Trait: TypeAlias = bool | Callable[[JsonObject], bool]
 """A fact about a tool, or a function of a call's arguments that returns it."""
@@ -30,7 +32,7 @@ Trait: TypeAlias = bool | Callable[[JsonObject], bool]
 Resources: TypeAlias = Callable[[JsonObject], Iterable[str]]
 """A function of a call's arguments that returns the keys to lock."""
 
-Preview: TypeAlias = Callable[[JsonObject], str | Diff]
+Preview: TypeAlias = Callable[[JsonObject], "str | Diff"]
 """A function of a call's arguments that shows its effect to the person who is asked."""
 
 PROVIDERS = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama", "openai_chat", "openai_responses")

@@ -15,8 +15,7 @@ from ferrule.definition.handler import UNANNOTATED
 from ferrule.security.masking import mask_credentials
 from ferrule.values.content import Media, NotShowable, Text, is_json
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
-from ferrule.values.input import Suspending
-from ferrule.values.result import ToolResult, render_as_result
+from ferrule.values.result import Suspending, ToolResult, render_as_result
 
 if TYPE_CHECKING:
     from ferrule.arguments.schema_parameters import JsonSchemaValidator

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.guard_forms import BROKEN, LATE, decision_for_error, guard_name, to_decision
@@ -33,9 +33,11 @@ from ferrule.values.content import safe_str
 from ferrule.values.context import ToolContext, make_context
 from ferrule.values.decision import ALLOW, Decision, deny, deny_unreadable_answer
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
-from ferrule.values.input import Answer, InputRequired
 from ferrule.values.json_text import SECRET_STARS, is_same_json
 from ferrule.values.log import write_log
+
+if TYPE_CHECKING:
+    from ferrule.values.input import Answer, InputRequired
 
 MAX_ROUNDS = 8
 VALUE_MISSING = "a value that only the program or a person can supply is missing"
@@ -97,6 +99,8 @@ async def judge_resumed_call(plan: Plan, state: CallState, resumed: ResumedCall)
     Raises:
         Rejected: The call may not run, or is suspended again.
     """
+    from ferrule.values.input import Answer  # for programs that resume calls
+
     record, kind = resumed.record, resumed.record["kind"]
     is_for_nested = record.get("question") is not None  # the answer is for the nested call, which judges it
     has_run = record.get("executed", False if kind in ("approval", "background") else None) is not False
@@ -269,7 +273,11 @@ async def ask_and_judge(
     if decision.kind == "ask":
         raise Suspended(plan, decision, handler_state)
     _check_allowed(plan, state, decision)
-    return None if asked.schema is None else Answer(given, handler_state)
+    if asked.schema is None:
+        return None
+    from ferrule.values.input import Answer  # for a tool that asks for input
+
+    return Answer(given, handler_state)
 
 
 async def ask_during_run(plan: Plan, state: CallState, wanted: InputRequired) -> JsonObject | None:

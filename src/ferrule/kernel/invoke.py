@@ -6,7 +6,7 @@ import asyncio
 from asyncio import get_running_loop
 from collections.abc import Awaitable
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.arguments.dumping import NotJudgeable
@@ -36,8 +36,10 @@ from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.content import to_sentence
 from ferrule.values.context import ToolContext
-from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult, make_success
+
+if TYPE_CHECKING:
+    from ferrule.values.input import Answer
 
 
 def check_alive(state: CallState) -> None:
@@ -193,6 +195,8 @@ def _suspend_attempt(state: CallState, value: Any, result: ToolResult) -> ToolRe
     Raises:
         DefinitionError: The schema of the input is invalid.
     """
+    from ferrule.values.input import InputRequired  # for a tool that suspends its calls
+
     attempt = state.attempt
     if not isinstance(value, InputRequired):
         from ferrule.values.deferred import Deferred

@@ -23,11 +23,11 @@ from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import to_jsonable, truncate_text
 from ferrule.values.frozen import JsonObject, freeze
-from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.kernel.background import BackgroundJob
+    from ferrule.values.input import InputRequired
 
 _MAX_MESSAGE = 500
 """Characters of a handler's progress message."""

@@ -15,7 +15,7 @@ seal             bind the result to its call, limit its size, clean and measure 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ferrule.definition.hooks import run_hook
 from ferrule.kernel.acquire import HeldSlots, acquire, release
@@ -34,8 +34,10 @@ from ferrule.kernel.state import NO_ORIGIN, CallState, Origin
 from ferrule.kernel.validate import check_replacement, validate
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields, get_current, set_current
-from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.values.input import Answer, InputRequired
 
 
 async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Origin = NO_ORIGIN) -> ToolResult:

@@ -27,8 +27,7 @@ from ferrule.values.content import (
     truncate_text,
 )
 from ferrule.values.decision import Decision
-from ferrule.values.input import Suspending
-from ferrule.values.result import Status, ToolResult, get_original, set_slot
+from ferrule.values.result import Status, Suspending, ToolResult, get_original, set_slot
 
 NOTHING_RUN = "Nothing was run."
 """The end of the error of a `Rejected`. `reject` replaces it if the handler ran in an earlier attempt."""
@@ -101,31 +100,31 @@ def unsuccessful(
     return ToolResult(
         output,
         error,
-        _retry_after(exception),
+        None if exception is None else _retry_after(exception),
         content,
         call=state.sent,
         tool_name=state.plan.name,
         status=status,
         executed=executed,
-        retryable=_retryable(exception) if retryable is None else retryable,
+        retryable=retryable if exception is None or retryable is not None else _retryable(exception),
         exception=exception,
     )
 
 
-def _retryable(error: BaseException | None) -> bool | None:
+def _retryable(error: BaseException) -> bool | None:
     """Return whether to try again, or None if the exception does not say."""
     said = _read_attribute(error, "retryable")
     return said if isinstance(said, bool) else None
 
 
-def _read_attribute(error: BaseException | None, name: str) -> Any:
+def _read_attribute(error: BaseException, name: str) -> Any:
     try:
         return getattr(error, name, None)
     except Exception:  # a property may raise
         return None
 
 
-def _retry_after(error: BaseException | None) -> dict[str, object] | None:
+def _retry_after(error: BaseException) -> dict[str, object] | None:
     """Return the metadata for the exception's `retry_after`, in seconds, or None if it has none."""
     seconds = _read_attribute(error, "retry_after")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _MAX_RETRY_SECONDS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ferrule.kernel.authorize import ask_and_judge, judge_replayed_call, judge_resumed_call, make_question
 from ferrule.kernel.journal_status import journal_status
 from ferrule.kernel.plan import Plan
@@ -10,8 +12,10 @@ from ferrule.kernel.state import CallState
 from ferrule.kernel.suspension import ResumedCall, mark_as_resumed, restore_arguments
 from ferrule.kernel.validate import validate
 from ferrule.values.call import ToolCall, make_judged_call
-from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.values.input import Answer, InputRequired
 
 
 async def replay_earlier_run(plan: Plan, state: CallState, *, resumed_before: bool = False) -> ToolResult | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakSet
 
 from ferrule.definition.bounds import Waits
@@ -19,7 +19,6 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
 from ferrule.executors.threads import Raised
-from ferrule.kernel.background import BackgroundJob, find_job, make_starting_plan
 from ferrule.kernel.cancel import interrupt
 from ferrule.kernel.invoke import run_handler_as_next
 from ferrule.kernel.path import run_core
@@ -34,6 +33,9 @@ from ferrule.types import Approver, Coro, Journal, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields, ToolContext, find_running_call
 from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.kernel.background import BackgroundJob
 
 log = logging.getLogger("ferrule")
 _CANCELLATION_SECONDS = 0.05
@@ -135,7 +137,11 @@ class RunnerState:
         """Compile a tool for this runner."""
         compile_tool = partial(Plan, tool, self, self.settings, _run_core_as_next, run_handler_as_next)
         plan = compile_tool()
-        return make_starting_plan(compile_tool(), plan) if tool.background else plan
+        if not tool.background:
+            return plan
+        from ferrule.kernel.background import make_starting_plan  # for the programs with such tools
+
+        return make_starting_plan(compile_tool(), plan)
 
     @property
     def own_observers(self) -> tuple[Observer, ...]:
@@ -184,6 +190,8 @@ class RunnerState:
 
     def find_job(self, fields: ContextFields, ticket: str) -> Coro[BackgroundJob | None]:
         """Return a background job by its ticket. See `find_job` in `kernel/background.py`."""
+        from ferrule.kernel.background import find_job
+
         return find_job(self, fields, ticket)
 
     def notify_idle(self) -> None:

@@ -17,7 +17,6 @@ from ferrule.values.call import ToolCall, redact_call
 from ferrule.values.context import ContextFields, ToolContext, make_context
 from ferrule.values.event import About, EventKind, emit
 from ferrule.values.frozen import FrozenDict, JsonObject
-from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from ferrule.kernel.plan import Plan
     from ferrule.kernel.results import Rejected
     from ferrule.kernel.suspension import ResumedCall
+    from ferrule.values.input import Answer, InputRequired
 
 RELIABLE_CANCELLING = sys.version_info >= (3, 13)
 """Whether `Task.cancelling()` counts only cancellations from outside.

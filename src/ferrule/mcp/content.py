@@ -15,7 +15,7 @@ import mcp_types as wire
 from pydantic_core import from_json
 
 from ferrule.definition.tool import Tool
-from ferrule.values.content import TEXT_TYPE, Block, Media, Text
+from ferrule.values.content import Block, Media, Text, is_text_type
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import format_json
 from ferrule.values.result import Status, ToolResult, get_original
@@ -215,7 +215,7 @@ def _media_block(block: Media, place: int) -> wire.ContentBlock:
             return wire.TextContent(text=f"[{block.kind} of the type {block.mime_type}, without data]")
         name = block.name or block.uri.rstrip("/").rpartition("/")[2] or block.uri
         return wire.ResourceLink(name=name, uri=block.uri, mime_type=block.mime_type)
-    if block.kind in ("file", "resource") and TEXT_TYPE.match(block.mime_type):
+    if block.kind in ("file", "resource") and is_text_type(block.mime_type):
         with suppress(UnicodeDecodeError):
             return _resource(block, place, wire.TextResourceContents, text=block.data.decode())
     data = base64.b64encode(block.data).decode()

@@ -11,7 +11,7 @@ import mcp_types as types
 
 from ferrule.errors import ToolError
 from ferrule.mcp.content import OUTCOME
-from ferrule.values.content import TEXT_TYPE, Media, Text, to_blocks, to_json_text, to_output
+from ferrule.values.content import Media, Text, is_text_type, to_blocks, to_json_text, to_output
 from ferrule.values.result import Status, ToolResult
 
 _MOST_MEDIA = 50_000_000
@@ -128,7 +128,7 @@ def _block(block: types.ContentBlock) -> Text | Media:
             return Media("resource", None, block.mime_type or _NO_TYPE, str(block.uri), block.name)
         case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
             kind = resource.mime_type or "text/plain"
-            if not TEXT_TYPE.match(kind):  # it declares itself as text for later readers
+            if not is_text_type(kind):  # it declares itself as text for later readers
                 kind = f"{kind}; charset=utf-8"
             return Media("resource", resource.text.encode("utf-8", "replace"), kind, str(resource.uri))
         case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):

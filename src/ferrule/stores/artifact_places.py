@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from ferrule.security.paths import Directory
 from ferrule.stores.store import BrokenRow, JsonValue, Store, StoreError, open_private_folder, read_private, read_row
-from ferrule.values.content import TEXT_TYPE, Block, Media, Text
+from ferrule.values.content import Block, Media, Text, is_text_type
 from ferrule.values.journal_entry import block_from_dict, block_to_dict
 from ferrule.values.json_text import loads_finite
 
@@ -188,5 +188,5 @@ def _to_part(block: Block, shape: str) -> dict[str, Any]:
         format = shape.partition(",")[0]
         return {"suffix": format.lower() if format in ("CSV", "JSON") else "txt", "media": None}
     media = {name: getattr(block, name) for name in ("kind", "mime_type", "uri", "name", "fetch")}
-    unknown = "txt" if TEXT_TYPE.match(block.mime_type) else "bin"
+    unknown = "txt" if is_text_type(block.mime_type) else "bin"
     return {"suffix": None if block.data is None else _SUFFIXES.get(block.mime_type, unknown), "media": media}

@@ -18,7 +18,7 @@ from ferrule.stores.artifact_places import FolderPlace, Place, Record, StorePlac
 from ferrule.stores.store import Memory, Store, private_place
 from ferrule.stores.text_rows import describe_text
 from ferrule.types import Journal
-from ferrule.values.content import TEXT_TYPE, Block, Text
+from ferrule.values.content import Block, Text, is_text_type
 from ferrule.values.context import ToolContext
 from ferrule.values.count import format_count
 
@@ -213,7 +213,7 @@ def join_texts(blocks: Iterable[Block]) -> str:
 
 
 def _is_text(block: Block) -> bool:
-    return isinstance(block, Text) or (block.data is not None and bool(TEXT_TYPE.match(block.mime_type)))
+    return isinstance(block, Text) or (block.data is not None and is_text_type(block.mime_type))
 
 
 def describe_content(blocks: Sequence[Block]) -> str:

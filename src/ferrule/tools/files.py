@@ -42,7 +42,7 @@ from ferrule.security.paths import (
 from ferrule.security.patterns import BUDGET, Pattern, PatternError
 from ferrule.values.context import CONTEXT, ToolContext, find_running_call
 from ferrule.values.count import format_count
-from ferrule.values.decision import Diff
+from ferrule.values.diff import Diff
 
 _MAX_BYTES: Final = 50_000_000  # bytes to read, and to write: a written file can be read again
 _MAX_EDITED_BYTES: Final = 5_000_000  # bytes; each step on so many takes at most some hundredths of a second

@@ -16,14 +16,12 @@ from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, final
+from typing import Annotated, Any, Literal, TypeAlias, final
 
 from pydantic_core import core_schema, from_json, to_jsonable_python
 
 from ferrule.values.count import pluralize
 from ferrule.values.tables import count_cells, draw_figure, is_figure, is_image, is_table, read_rows
-
-_T = TypeVar("_T")
 
 
 class _OnlySetInCode:
@@ -93,8 +91,13 @@ _BLOCK_CLASSES = (Text, Media)
 _KINDS = ("image", "audio", "file", "resource")
 # RFC 6838: no other text may reach a provider in this field.
 _MIME_TYPE = r"(?a)(?=.{,255}\Z)[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?"
-TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
-"""Matches the media types of texts."""
+_TEXT_TYPE = r"(?i)text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset="
+
+
+@lru_cache
+def is_text_type(mime_type: str) -> bool:
+    """Return whether data of this media type are text."""
+    return re.match(_TEXT_TYPE, mime_type) is not None
 
 
 def clean_text(text: str) -> str:
@@ -117,10 +120,10 @@ class NotShowable(Exception):
     """A value cannot stand in a result. The text names the problem and the remedy."""
 
 
-def return_alone(kind: type[_T]) -> type[_T]:
-    """Mark a class whose values a handler returns alone. Nothing that is shown holds one; its `repr` would mislead."""
-    _RETURNED_ALONE.add(kind)
-    return kind
+class ReturnedAlone:
+    """A value that a handler returns alone. Nothing that is shown holds one; its `repr` would mislead."""
+
+    __slots__ = ()
 
 
 def to_jsonable(value: object) -> Any:
@@ -219,7 +222,7 @@ class _Rendering:
 
     def _render_object(self, value: Any, kind: type, inside: tuple[int, ...]) -> Any:
         """Convert an object by the methods of its class; a model by Pydantic."""
-        if not _RETURNED_ALONE.isdisjoint(kind.__mro__):
+        if isinstance(value, ReturnedAlone):
             self.problem = f"a {kind.__name__} within other data, or as a chunk; return it alone"
             raise TypeError(self.problem)
         if _is_read_once(kind):
@@ -288,7 +291,6 @@ def _is_read_once(kind: type) -> bool:
 
 _encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 """`json.dumps` would make an encoder for each value."""
-_RETURNED_ALONE: set[type] = set()
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _IMAGE_REMEDY = "that is no PNG, or within other data; return it in RGB, alone or in a list with Text(…)"
 _TABLE_REMEDY = "that gives no rows; make a data frame of it"
@@ -403,7 +405,7 @@ def count_characters(blocks: Iterable[Block]) -> int:
 
 
 def _count_media_characters(media: Media) -> int:
-    shown = len(media.data) if media.data is not None and TEXT_TYPE.match(media.mime_type) else 0
+    shown = len(media.data) if media.data is not None and is_text_type(media.mime_type) else 0
     return shown + len(media.kind) + len(media.mime_type) + len(media.uri or "") + len(media.name or "")
 
 
@@ -413,7 +415,7 @@ def count_media_bytes(blocks: Iterable[Block]) -> int:
 
 
 def _count_block_bytes(block: Block) -> int:
-    return 0 if isinstance(block, Text) or block.data is None or TEXT_TYPE.match(block.mime_type) else len(block.data)
+    return 0 if isinstance(block, Text) or block.data is None or is_text_type(block.mime_type) else len(block.data)
 
 
 Keep: TypeAlias = Literal["head", "tail", "both"]

@@ -18,7 +18,6 @@ from ferrule.values.arguments import FoundPath
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean_text
 from ferrule.values.frozen import FrozenDict, JsonObject, make_frozen_class
-from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from ferrule.kernel.background import BackgroundJob
     from ferrule.scheduling.clock import Clock
     from ferrule.values.event import Event
+    from ferrule.values.input import Answer, InputRequired
 
 Deps = TypeVar("Deps", covariant=True, default=object)
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "<not given>"})()

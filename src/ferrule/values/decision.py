@@ -8,7 +8,7 @@ from typing import Literal, NoReturn, final
 
 from ferrule.errors import DefinitionError
 from ferrule.values.content import safe_str
-from ferrule.values.frozen import FrozenDict, JsonObject
+from ferrule.values.frozen import JsonObject
 from ferrule.values.log import LogAttributes, write_log
 
 
@@ -53,27 +53,6 @@ class Decision:
 
 _STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 ALLOW = Decision("allow")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Diff:
-    """The change that a call would make. A tool's `preview` returns it for the person who approves.
-
-    See docs/approvals.md.
-
-    Attributes:
-        before: The text as it is; empty for something new.
-        after: The text as it would be.
-        name: The name of the changed thing, such as a path.
-        binds: Values for private parameters of the tool, such as a digest of `before`. Approving the diff supplies
-            them, so the handler can refuse if the text has changed since.
-    """
-
-    before: str
-    after: str
-    name: str = ""
-    binds: JsonObject = field(default_factory=FrozenDict, compare=False)
 
 
 def allow(arguments: JsonObject | None = None, *, by: str | None = None) -> Decision:

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from ferrule.errors import DefinitionError
-from ferrule.values.content import return_alone, to_json_text, truncate_text
-from ferrule.values.input import Suspending
-from ferrule.values.result import ToolResult
+from ferrule.values.content import to_json_text, truncate_text
+from ferrule.values.result import Suspending, ToolResult
 
 _LONGEST_SHOWN = 300
 """Characters of a nested call's arguments in a question."""
 
 
 @final
-@return_alone
 @dataclass(frozen=True, slots=True)
 class Deferred(Suspending):
     """The return value of a handler that has handed its work to another system. The call is suspended until it ends.
@@ -51,7 +49,6 @@ class Deferred(Suspending):
 
 
 @final
-@return_alone
 @dataclass(frozen=True, slots=True)
 class WaitingFor(Suspending):
     """The return value of a handler whose nested call was suspended. Its own call is suspended with it.

@@ -7,30 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from ferrule.errors import DefinitionError
-from ferrule.values.content import return_alone, to_jsonable
-from ferrule.values.frozen import JsonObject, freeze, thaw
-from ferrule.values.json_text import is_same_json
-
-
-class Suspending:
-    """The return value of a handler that has not ended. It suspends the call.
-
-    Attributes:
-        waits: The state of the call, in words that follow the name of its tool.
-    """
-
-    __slots__ = ()
-    waits = "waits for input"
-
-    def _freeze_state(self, given: object) -> None:
-        state = to_jsonable(given)
-        if not is_same_json(state, thaw(given)):
-            raise DefinitionError(f"{type(self).__name__}(state=…) must be plain JSON, not {type(given).__name__}")
-        object.__setattr__(self, "state", freeze(state))
+from ferrule.values.content import to_jsonable
+from ferrule.values.frozen import JsonObject, freeze
+from ferrule.values.result import Suspending
 
 
 @final
-@return_alone
 @dataclass(frozen=True, slots=True)
 class InputRequired(Suspending):
     """The return value of a handler that needs input. The runner asks a person and runs the handler again.

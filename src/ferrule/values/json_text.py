@@ -16,15 +16,14 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ferrule.values.frozen import JsonObject
 
-_FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
+_FENCE = r"(?s)\A```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```\Z"
 SECRET_STARS = "*" * 10
 """Pydantic's text for a secret."""
 MASK = "***"
 """The text in place of a credential that was found by its form."""
-_QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
-"""A string, also one that was cut off. Otherwise each escaped quote in it would look like the start of a string."""
-_STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
-_CONTROL = re.compile(r"[\x00-\x1f]")
+_STRING_OR_COMMA = r'(?s)"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|,(?=\s*[\]}])'
+"""The string may be cut off. Otherwise each escaped quote in it would look like the start of a string."""
+_ESCAPED_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x20)}
 _JSON_TYPES = {
     type(None): "null",
     bool: "boolean",
@@ -134,11 +133,11 @@ def repair_and_parse_json(text: str) -> tuple[Any, tuple[str, ...]]:
 
 def _escape_control_characters(text: str) -> str:
     """Return `text` with the control characters in its strings escaped."""
-    return _STRING_OR_COMMA.sub(lambda match: _CONTROL.sub(lambda c: f"\\u{ord(c.group()):04x}", match.group()), text)
+    return re.sub(_STRING_OR_COMMA, lambda match: match.group().translate(_ESCAPED_CONTROLS), text)
 
 
 def _remove_trailing_commas(text: str) -> str:
-    return _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
+    return re.sub(_STRING_OR_COMMA, lambda match: "" if match.group() == "," else match.group(), text)
 
 
 def _remove_repetition(text: str) -> str:
@@ -150,7 +149,7 @@ def _remove_repetition(text: str) -> str:
 _REPAIRS: dict[str, Callable[[str], str]] = {
     "left out a mark before or after the JSON": lambda text: text.strip().removeprefix("\ufeff").strip(),
     "read None as no arguments": lambda text: "{}" if text == "None" else text,
-    "took the JSON out of a code fence": lambda text: match[1].strip() if (match := _FENCE.fullmatch(text)) else text,
+    "took the JSON out of a code fence": lambda text: re.sub(_FENCE, lambda match: match[1].strip(), text),
     "kept raw control characters inside a string": _escape_control_characters,
     "removed a comma before a closing bracket": _remove_trailing_commas,
     "took one of two identical objects": _remove_repetition,

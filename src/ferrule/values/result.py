@@ -10,16 +10,17 @@ from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, input_for_record
 from ferrule.values.content import (
     Block,
+    ReturnedAlone,
     Text,
     check_blocks,
     clean_text,
-    return_alone,
     safe_str,
     to_blocks,
     to_jsonable,
     to_output,
 )
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, make_frozen_class, thaw
+from ferrule.values.json_text import is_same_json
 
 Status: TypeAlias = Literal[
     "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
@@ -34,8 +35,7 @@ KERNEL_METADATA = frozenset({"replayed", "resumed_already", "unrecorded"})
 _NO_KERNEL_FACTS = (*[None] * 6, 0.0)
 
 
-@return_alone
-class ToolResult:
+class ToolResult(ReturnedAlone):
     """The outcome of one call; exactly one for every call. See docs/talking-to-the-model.md.
 
     A handler may build one itself: `ToolResult(output=…, error=…, metadata=…, content=[…])`.
@@ -302,3 +302,20 @@ def render_as_result(value: Any) -> ToolResult:
 def get_original(result: ToolResult) -> tuple[Any, tuple[Block, ...] | None]:
     """Return the original value of the handler or a middleware, and the handler's own content or `None`."""
     return getattr(result, "_original", (result.output, None))
+
+
+class Suspending(ReturnedAlone):
+    """The return value of a handler that has not ended. It suspends the call.
+
+    Attributes:
+        waits: The state of the call, in words that follow the name of its tool.
+    """
+
+    __slots__ = ()
+    waits = "waits for input"
+
+    def _freeze_state(self, given: object) -> None:
+        state = to_jsonable(given)
+        if not is_same_json(state, thaw(given)):
+            raise DefinitionError(f"{type(self).__name__}(state=…) must be plain JSON, not {type(given).__name__}")
+        object.__setattr__(self, "state", freeze(state))

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from ferrule import ToolResult
 from ferrule.approval import preview_lines
 from ferrule.values.content import Media, Text, to_jsonable
-from ferrule.values.decision import Diff
+from ferrule.values.diff import Diff
 from ferrule.values.frozen import thaw
 
 Kind: TypeAlias = Literal["text", "tree", "table", "diff", "image", "audio", "file", "link"]

@@ -14,8 +14,7 @@ from ferrule.errors import ToolError
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, NotShowable, Text, clean_text, is_json, to_output
 from ferrule.values.frozen import thaw
-from ferrule.values.input import Suspending
-from ferrule.values.result import ToolResult, set_pending
+from ferrule.values.result import Suspending, ToolResult, set_pending
 
 Transfer: TypeAlias = Literal["json", "pickle"]
 Plain: TypeAlias = dict[str, Any]

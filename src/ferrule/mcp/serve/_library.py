@@ -17,7 +17,7 @@ from ferrule import Media, Runner, Tool, ToolResult
 from ferrule.journal import memory
 from ferrule.mcp.content import make_block
 from ferrule.mcp.serve._resources import Library, Resource
-from ferrule.values.content import TEXT_TYPE, Block
+from ferrule.values.content import Block, is_text_type
 from ferrule.values.frozen import thaw
 
 Request = ServerRequestContext[Any, Any]
@@ -174,7 +174,7 @@ def _make_contents(
     if isinstance(block, Media):
         if block.data is None:
             raise MCPError(wire.INTERNAL_ERROR, "the resource has an address in place of its data")
-        if TEXT_TYPE.match(block.mime_type):
+        if is_text_type(block.mime_type):
             return wire.TextResourceContents(
                 uri=uri, mime_type=block.mime_type, text=block.data.decode(errors="replace")
             )
