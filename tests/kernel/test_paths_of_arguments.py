@@ -1,6 +1,5 @@
 """`context.paths`: where the arguments of a call hold paths."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -219,7 +218,7 @@ async def test_paths_are_those_of_the_changed_arguments() -> None:
         return allow({"at": "b"}) if call.arguments["at"] == "a" else None
 
     def look(call: ToolCall, context: ToolContext) -> Any:
-        seen.append([os.fspath(one) for one in context.paths])
+        seen.append([one.text for one in context.paths])
         return ask("sure?") if call.arguments["at"] == "b" else None
 
     @tool

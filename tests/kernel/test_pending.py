@@ -95,11 +95,11 @@ async def test_a_record_holds_the_call_and_the_question_and_nothing_hidden() -> 
     assert "resume" not in record["metadata"]
 
 
-async def test_the_docs_name_each_field_of_a_record() -> None:
+async def test_each_field_that_the_docs_name_is_in_a_record() -> None:
     page = (Path(__file__).parents[2] / "docs/approvals.md").read_text(encoding="utf-8")
     table = page.partition("| Field of `pending` |")[2].partition("\n\n")[0]
     named = [name for row in re.findall(r"(?m)^\| (`.*?) \|", table) for name in re.findall(r"`(\w+)`", row)]
-    assert sorted(named) == sorted((await suspend(make_runner([make_write()[0]])))["pending"])
+    assert named and set(named) <= (await suspend(make_runner([make_write()[0]])))["pending"].keys()
 
 
 async def test_a_suspended_result_has_its_record_which_nobody_can_change() -> None:

@@ -361,6 +361,11 @@ def test_a_link_in_the_working_directory_widens_no_allow(tmp_path: Path) -> None
     allowing = policy_of(tmp_path, 'allow = ["write_file(path within REVIEW.md|docs/sub|notes)"]')
     for path, kind in (("REVIEW.md", "ask"), ("src/prices.py", "ask"), ("docs/sub/a", "ask"), ("notes/a", "allow")):
         assert decided(allowing, write_file, {"path": path}, working_directory=tmp_path).kind == kind
+    (tmp_path / "docs").rename(tmp_path / "link")
+    (tmp_path / "docs").mkdir()
+    assert decided(allowing, write_file, {"path": "src/sub/a"}, working_directory=tmp_path).kind == "ask"
+    (tmp_path / "docs").rmdir()
+    (tmp_path / "link").rename(tmp_path / "docs")
     absolute = policy_of(tmp_path, f'allow = ["write_file(path within {tmp_path}/docs)"]')
     assert decided(absolute, write_file, {"path": "docs/a"}, working_directory=tmp_path).kind == "allow"
     denying = policy_of(tmp_path, 'deny = ["write_file(path within docs)"]')

@@ -88,6 +88,11 @@ def test_a_mail_address_ends_at_the_quotes_around_it(text: str, address: str) ->
     assert SCANNER.redact(text.format(address, address)) == text.format("***", "***")
 
 
+@pytest.mark.parametrize("address", ["'ann'@example.org", "ann'@example.org", "ann`@example.org"])
+def test_a_quote_before_the_at_sign_hides_no_address(address: str) -> None:
+    assert "ann" not in SCANNER.redact(f"mail {address}.")
+
+
 FRONTS = st.sampled_from(
     ["", " ", "invoice-", "card_", "Card", "no.", "№.", "card+", "2026-", "4 ", "(", "ü", ">", "a=", "\\n", "1,"]
 )

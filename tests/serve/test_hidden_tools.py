@@ -109,6 +109,7 @@ async def test_a_call_of_a_hidden_or_unknown_tool_is_recorded(era: str) -> None:
     assert [(one.kind, one.call.name, one.principal) for one in events] == [
         (kind, name, "bob") for name in ("order", "ordar") for kind in ("tool:pre", "tool:error")
     ]
+    assert not any(one.call.arguments for one in events)
     results = [one.data["result"] for one in events if one.kind == "tool:error"]
     assert [(one.status, one.executed) for one in results] == [("not_found", False)] * 2
 

@@ -128,9 +128,9 @@ class Rule:
             raise DefinitionError('a rule needs tools, tags, traits or principals; tools = ["*"] covers every tool')
         for pattern in (*self.tools, *self.principals):
             check_glob(pattern)
-        for pattern in self.principals:
-            if pattern.startswith(("!", "not ")):
-                raise DefinitionError(f"{pattern!r} is not a pattern of principals: name those whom the rule is about")
+        for pattern in (*self.principals, *self.tags):
+            if pattern.strip().lower().startswith(("!", "not ")):
+                raise DefinitionError(f"{pattern!r} does not mean all others: name those that the rule is about")
         for tag in self.tags:
             check_tag(tag)
         for pattern in self.tools:

@@ -243,7 +243,8 @@ ON_REQUEST = (
         "email",
         (b"@",),
         r"@(?:[A-Za-z0-9-]{1,63}\.){1,5}[A-Za-z]{2,24}",
-        r"(?P<secret>(?:[A-Za-z0-9.!#$%&*+/=?^_{|}~-]|(?<=\w)'(?=\w)){1,64})",  # a quote belongs to o'brien alone
+        # A quote before the name ends the text before it, such as mail='ann@…', and belongs to no address.
+        r"(?P<secret>(?:[A-Za-z0-9.!#$%&*+/=?^_{|}~-]|(?<=\w)['`](?=\w|\Z)){1,64}+)",
         64,
     ),
     Detector("phone", (b"+1",), r"\+\d(?:[ ()/.-]{0,2}\d){7,14}(?!\d)", r"(?:^|[^\w+])", 1),

@@ -254,13 +254,13 @@ class Roots:
         if not holding:
             return False
         base = resolve_path(".", self.find_base(working_directory))
-        return True if any(_has_no_link(text, base) for text in holding) else None
+        return True if any(_has_no_link(text, root, base) for text, root in holding) else None
 
-    def _find_holding(self, path: str, working_directory: str | None) -> Iterator[str]:
-        """Return the roots, as written, that hold the target of `path`."""
+    def _find_holding(self, path: str, working_directory: str | None) -> Iterator[tuple[str, str]]:
+        """Return the roots that hold the target of `path`: as written, and resolved."""
         found = resolve_path(path, self.find_base(working_directory))
         roots = zip(self._texts, self.resolve_roots(working_directory), strict=True)
-        return (text for text, root in roots if contains(root, found))
+        return ((text, root) for text, root in roots if contains(root, found))
 
     def covers(self, other: Roots) -> bool:
         """Return whether these roots hold everything that `other` holds, from any working directory.
@@ -271,9 +271,9 @@ class Roots:
         return all(any(_covers_root(root, inner) for root in wide) for inner in narrow)
 
 
-def _has_no_link(root: str, base: str) -> bool:
-    """Return whether a root is absolute, or leads through no link from the canonical path of its start."""
-    return os.path.isabs(root) or resolve_path(root, base) == os.path.normpath(os.path.join(base, root))
+def _has_no_link(text: str, root: str, base: str) -> bool:
+    """Return whether a root is absolute as written, or was resolved through no link from its canonical start."""
+    return os.path.isabs(text) or root == os.path.normpath(os.path.join(base, text))
 
 
 def _covers_root(root: tuple[str, str], inner: tuple[str, str]) -> bool:

@@ -18,15 +18,12 @@ Place: TypeAlias = tuple[str | int, ...]
 
 
 class FoundPath(NamedTuple):
-    """A path in the arguments of a call. `Path(found)` and `open(found)` take its text."""
+    """A path in the arguments of a call."""
 
     place: Place
     text: str
     is_key: bool
     """Whether the path is the last key of `place`, and not the value under it."""
-
-    def __fspath__(self) -> str:
-        return self.text
 
 
 class Places(NamedTuple):

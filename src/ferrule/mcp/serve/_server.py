@@ -496,10 +496,6 @@ class RunnerServer:
         owner = get_name(principal)
         context = self._context(request, principal)
         tool = served.runner.tools.find(params.name)
-        if tool is None or is_hidden(tool, served.runner.guards, context):
-            name = params.name[:200]
-            await served.runner.run(name, params.arguments, context, offered=_NO_TOOLS)  # rejected, and recorded
-            raise MCPError(wire.INVALID_PARAMS, f"Unknown tool: {name!r}")
         if not self._calls.enter(owner):
             return _busy_call()
         served.calls += 1
@@ -507,6 +503,11 @@ class RunnerServer:
         early_answers = (params.input_responses or {}) if state is None else {}
         client = _Client(request, self._settings, early_answers, self._tasks)
         try:
+            if tool is None or is_hidden(tool, served.runner.guards, context):
+                # Rejected and recorded, without arguments: no schema says which of them are private.
+                name = params.name[:200]
+                await served.runner.run(name, {}, context, offered=_NO_TOOLS)
+                raise MCPError(wire.INVALID_PARAMS, f"Unknown tool: {name!r}")
             if tool.background and not self._tasks.has_room(context, self._settings.in_flight_each):
                 return _busy_call()
             if state is None:
