@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Runner, ToolCall, tool
+from ferrule import DefinitionError, Runner, ToolCall, ToolError, tool
 from ferrule.journal import memory
 from ferrule.loop import run_many
 
@@ -211,6 +211,32 @@ async def _statuses(batch: object) -> list[str]:
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize("raised", [ToolError("stopped", executed=False), ValueError("broken"), None])
+async def test_a_batch_that_is_cancelled_at_once_ends_with_what_it_has(raised: Exception | None) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def work(n: int) -> int:
+        if not n:
+            return n
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if raised is not None:
+                raise raised from None
+            raise
+        return n
+
+    batch = run_many(Runner([work], timeout=60), [ToolCall(f"c{n}", "work", {"n": n}) for n in range(2)], concurrency=2)
+    outputs = []
+    async for result in batch:
+        outputs.append(result.output)
+        await begun.wait()
+        batch.cancel(now=True)
+    assert outputs == [0]
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

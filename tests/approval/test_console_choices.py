@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from terminals import ALLOW, PROMPT, Terminal
 
-from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, approval, ask, deny, tool
+from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, approval, ask, tool
 from ferrule.approval import Answer, Asked, Offer
 from ferrule.guards import ask_before_changes, within
 from ferrule.tools import files
@@ -54,10 +54,14 @@ def ran(
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize(("by", "recorded"), [("ann", "ann"), (None, "kim")])
-def test_the_record_says_who_allowed_it(by: str | None, recorded: str, terminal: Terminal, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    ("by", "recorded", "typed"), [("ann", "ann", "y\n"), (None, "kim", "y\n"), ("ann", "ann", "n no\n")]
+)
+def test_the_record_says_who_answered(
+    by: str | None, recorded: str, typed: str, terminal: Terminal, monkeypatch: Any
+) -> None:
     monkeypatch.setenv("LOGNAME", "kim")
-    assert ran(terminal, (PROMPT, "y\n"), by=by).record()["answered_by"] == recorded
+    assert ran(terminal, (PROMPT, typed), by=by).record()["answered_by"] == recorded
 
 
 @pytest.mark.parametrize("said", ["n too much\n", "no too much\n", "N  too much \n"])
@@ -249,7 +253,7 @@ def test_an_offer_is_chosen_by_its_number_and_confirmed(terminal: Terminal) -> N
 @pytest.mark.parametrize("number", ["0", "2", "00010", "1.", "\u0661"])
 def test_a_number_that_is_not_shown_is_a_no(terminal: Terminal, number: str) -> None:
     answer = offered(terminal, (OFFER,), (PROMPT, f"{number}\n"))
-    assert answer == Answer(deny("the person who was asked said no"))
+    assert answer == Answer(Decision("deny", "the person who was asked said no", by="ann"))
 
 
 def test_an_unconfirmed_offer_asks_the_question_again(terminal: Terminal) -> None:

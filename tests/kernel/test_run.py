@@ -19,6 +19,7 @@ from ferrule import (
     Tool,
     ToolCall,
     ToolContext,
+    ToolError,
     ToolResult,
     ValidationError,
     deny,
@@ -281,6 +282,24 @@ def test_a_tool_is_found_by_its_wire_name_and_shown_by_its_own() -> None:
     assert {event.data["tool_name"] for event in watch.events} == {"math.add"}
     assert result.tool_name == result.record()["tool_name"] == "math.add"
     assert result.call is sent
+
+
+async def test_whoever_cancels_a_call_gets_no_tool_error() -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ToolError("stopped") from None
+
+    running = asyncio.ensure_future(Runner([work], timeout=60).run("work"))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 async def test_a_direct_call_returns_the_raw_value() -> None:

@@ -185,7 +185,7 @@ class _Dialogue:
                 request = answer
             else:
                 reason = f": {rest}" if word in {"n", "no"} and rest else ""
-                return request.deny(f"the person who was asked said no{reason}")
+                return request.deny(f"the person who was asked said no{reason}", by=self.by)
             if request.problem is not None:
                 return request.deny(request.problem)
             question = self._show_question(request)

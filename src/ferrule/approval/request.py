@@ -257,9 +257,9 @@ class Asked:
         changed = self.edited or self.binds
         return Answer(allow({**self.call.arguments, **self.binds} if changed else None, by=by), offer)
 
-    def deny(self, reason: str = "the person who was asked said no") -> Answer:
+    def deny(self, reason: str = "the person who was asked said no", *, by: str | None = None) -> Answer:
         """Return the answer that the call may not run. The model reads the reason."""
-        return Answer(deny(reason))
+        return Answer(replace(deny(reason), by=by))
 
     def to_answer(self, value: object, by: str | None = None) -> Answer:
         """Return a result of an approver as an answer: an `Answer`, a `Decision` or a bool. Any other denies.
@@ -269,14 +269,15 @@ class Asked:
         if value is True:
             return self.approve(by=by)
         if value is False:
-            return self.deny()
+            return self.deny(by=by)
         if not isinstance(value, Answer | Decision):
             value = deny_unreadable_answer(value, self.call.name, self._log_facts())
         answer = value if isinstance(value, Answer) else Answer(value)
         decision = answer.decision
-        if decision.kind != "allow":
+        if decision.kind == "ask":
             return answer
-        return replace(answer, decision=replace(self._bind(decision), by=decision.by or by))
+        bound = self._bind(decision) if decision.kind == "allow" else decision
+        return replace(answer, decision=replace(bound, by=decision.by or by))
 
     def find_conflict(self, by: str | None) -> str | None:
         """Return why a yes by this person does not count when nobody may allow their own call, or None if it does.

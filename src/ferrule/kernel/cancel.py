@@ -58,7 +58,7 @@ def result_of_interruption(state: CallState, found: Any) -> tuple[ToolResult, Ba
             found = journaled_result(state) or reject(state, runner_rejection)
         elif runner_rejection is None and (is_cancelled or RELIABLE_CANCELLING):
             raised = state.attempt.raised
-            if state.parent is not None and isinstance(raised, ToolError):  # it speaks for this call alone
+            if isinstance(raised, ToolError):  # it is for the model, not for whoever cancelled
                 raised = None
             interruption = raised or (found if is_cancelled else asyncio.CancelledError())
     if interruption is not None:

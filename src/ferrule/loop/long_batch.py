@@ -223,9 +223,11 @@ class LongBatch:
     async def _run_one(self, call: ToolCall) -> None:
         try:
             self._results.put_nowait(await self._run(call))
-        except Exception as error:  # a mistake of the program: nothing else is raised
-            self._failure = error
-            self.cancel()
+        except Exception as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():  # a mistake of the program: only a cancelled call raises others
+                self._failure = error
+                self.cancel()
 
     async def _checked_calls(self) -> AsyncGenerator[ToolCall, None]:
         number = 0
