@@ -217,6 +217,11 @@ class SendingBack(Desk):
     run = SendsBack
 
 
+class Sequential(Desk):
+    overlaps_calls = False
+    run = OneByOne
+
+
 class HoldingYes(Desk):
     holds_yes = True
     run = HoldsYes
@@ -399,6 +404,8 @@ class InOneProcess(Desk):
 @pytest.mark.parametrize(
     ("unable", "name", "reason"),
     [
+        (Sequential(), "parallel_calls_run_at_the_same_time", "one after the other"),
+        (Sequential(), "a_call_without_a_slot_becomes_a_failure", "one after the other"),
         (YesOrNo(), "a_person_can_edit_the_arguments", "a person cannot change the arguments"),
         (
             InOneProcess(),
