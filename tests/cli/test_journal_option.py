@@ -104,7 +104,8 @@ def test_a_bare_name_of_a_file_here_is_refused_where_something_is_written() -> N
     for name in ("shop.db", "tokens.toml"):
         Path(name).write_text("mine", encoding="utf-8")
     for done in (order("tea", "shop.db"), ferrule("token", "new", "ann"), ferrule("token", "list")):
-        assert done.returncode == 2 and "here too: write ./" in done.stderr and done.stderr.count("\n") == 1
+        assert done.returncode == 2 and "here too: write " in done.stderr and done.stderr.count("\n") == 1
+    assert "write ./" not in order("tea", "shop.db").stderr and "tools may reach" in order("tea", "./shop.db").stderr
     assert {Path(name).read_text(encoding="utf-8") for name in ("shop.db", "tokens.toml")} == {"mine"}
 
 
@@ -129,3 +130,15 @@ def test_a_policy_with_a_memory_warns_without_a_journal() -> None:
     assert "add --journal FILE" in ferrule(*words).stderr
     kept = [ferrule(*words, "--journal", "../calls.db") for _ in range(2)]
     assert [done.returncode for done in kept] == [0, 1] and "add --journal" not in kept[0].stderr + kept[1].stderr
+
+
+def test_decide_judges_by_the_calls_of_a_journal_and_records_none() -> None:
+    Path("policy.toml").write_text('[[rule]]\ndecide = "allow"\ntools = ["order"]\nat_most = 1\nper = "day"\n')
+    words = ("order", "article=tea", "--tools", "tools.py:TOOLS", "--policy", "policy.toml")
+    journal = ("--journal", "../calls.db")
+    assert "there is no journal" in ferrule("decide", *words, *journal).stderr and not Path("../calls.db").exists()
+    assert ferrule("call", *words, *journal).returncode == 0
+    assert [ferrule("decide", *words, *journal).returncode for _ in range(2)] == [3, 3]
+    alone = ferrule("decide", *words)
+    assert alone.returncode == 0 and "add --journal" in alone.stderr
+    assert len(read_rows("SELECT DISTINCT call_id FROM events")) == 1

@@ -82,8 +82,20 @@ async def test_resources_narrow_a_barrier_to_the_calls_that_share_a_key() -> Non
     assert order.log.index("-a") < order.log.index("+c")
 
 
-async def test_parallel_calls_share_their_keys() -> None:
-    order = Order(resources=by_key, parallel=reads)
+@pytest.mark.parametrize("marks", [{}, {"parallel": True}, {"read_only": True, "parallel": False}])
+async def test_calls_wait_for_their_keys_unless_they_only_read(marks: Any) -> None:
+    order = Order(resources=by_key, **marks)
+    await order.run("a:x", "b:y", "c:x")
+    assert order.overlap("a", "b") and not order.overlap("a", "c")
+    order.log.clear()
+    calls = [ToolCall(name, "work", {"name": name, "key": "x"}) for name in "ab"]
+    runner = Runner([order.tool])
+    await asyncio.gather(*[runner.run(call) for call in calls])
+    assert not order.overlap("a", "b")
+
+
+async def test_calls_that_only_read_share_their_keys() -> None:
+    order = Order(resources=by_key, read_only=reads)
     watch = Watch()
     await order.run("a", "b", "W", "c", "d", observers=[watch, lambda e: order.log.append(f"{e.kind} {e.call.id}")])
     assert order.overlap("a", "b") and order.overlap("c", "d")
@@ -111,7 +123,7 @@ async def test_a_writer_whose_key_a_guard_changes_still_waits_for_the_readers() 
     def elsewhere(call: ToolCall, context: ToolContext) -> dict[str, Any] | None:
         return None if call.arguments["key"] else {**call.arguments, "key": call.arguments["name"]}
 
-    order = Order(resources=by_key, parallel=reads)
+    order = Order(resources=by_key, read_only=reads)
     await order.run("a", "W", "b", guards=[elsewhere])
     assert order.log == ["+a", "-a", "+W", "-W", "+b", "-b"]
 

@@ -278,7 +278,7 @@ class Calls(RuleBasedStateMachine):
             tool(nest, resources=keys),
             tool(stubborn, parallel=True),
             tool(say, parallel=True),
-            tool(block, parallel=True, resources=keys),
+            tool(block, read_only=True, resources=keys),
         ]
 
     @contextmanager

@@ -192,6 +192,11 @@ class AskingOnce(Desk):
     run = AsksOnce
 
 
+class Sequential(Desk):
+    overlaps_calls = False
+    run = OneByOne
+
+
 class ForgetsTheSession(Desk):
     async def import_run(self, runner: Runner, stored: Any) -> DeskRun:
         _, *others = stored
@@ -353,6 +358,8 @@ class InOneProcess(Desk):
 @pytest.mark.parametrize(
     ("unable", "name", "reason"),
     [
+        (Sequential(), "parallel_calls_run_at_the_same_time", "one after the other"),
+        (Sequential(), "a_call_without_a_slot_becomes_a_failure", "one after the other"),
         (YesOrNo(), "a_person_can_edit_the_arguments", "a person cannot change the arguments"),
         (InOneProcess(), "an_answer_in_several_processes_runs_the_call_once", "only the process that asked"),
     ],

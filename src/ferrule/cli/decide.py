@@ -12,6 +12,7 @@ from ferrule import Decision, Tool, ToolContext
 from ferrule.approval import printable
 from ferrule.cli import policies, servers
 from ferrule.cli.call import add_call_arguments, read_call
+from ferrule.cli.journals import look_into_journal
 from ferrule.cli.runners import find_tool, grant_scope, make_runner
 from ferrule.cli.screen import make_console, make_table, print_table, wide
 from ferrule.cli.shared_options import add_shared
@@ -31,6 +32,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--principal", metavar="NAME", help="the principal of the call")
     parser.add_argument("--session", metavar="NAME", help="the session of the call")
     add_shared(parser, "--policy", "--lock")
+    text = "judge rules about earlier calls by this journal; nothing is recorded"
+    parser.add_argument("--journal", metavar="FILE", help=text)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -39,10 +42,11 @@ def command(options: argparse.Namespace) -> int:
         runner = make_runner(options, extra, remember=grant_scope(options))
         call = read_call(options, runner)
         context = ToolContext(principal=options.principal, session=options.session)
-        decision = work.run(runner.decide(call, context))
-        reasons = work.run(runner.explain(call, context))
-        policy = next((guard for guard in runner.guards if isinstance(guard, Policy)), None)
-        judged = None if policy is None else work.run(policies.judge_call(policy, runner, call, context))[0]
+        with look_into_journal(runner, options.journal) as runner:
+            decision = work.run(runner.decide(call, context))
+            reasons = work.run(runner.explain(call, context))
+            policy = next((guard for guard in runner.guards if isinstance(guard, Policy)), None)
+            judged = None if policy is None else work.run(policies.judge_call(policy, runner, call, context))[0]
     _print_verdict(decision)
     if reasons:
         print()

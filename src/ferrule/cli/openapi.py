@@ -41,6 +41,7 @@ def load_operations(options: argparse.Namespace, budget: int | None, *, calls: b
         some="--only GET, --only 'tag:…' or --only '/orders/*'",
         roots="--root DIR",
         budget="give a larger --budget",
+        credential_value=", with a VARIABLE that is set",
     )
     settings = {"only": options.only, "roots": options.root, "spelling": spelling}
     if calls:

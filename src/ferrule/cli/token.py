@@ -94,7 +94,7 @@ def place_tokens(path: str) -> str:
     Raises:
         UsageError: The name without a folder is also that of a file in the working directory.
     """
-    return place_file("--tokens", path, configuration_folder())
+    return place_file("--tokens", path, configuration_folder(), may_be_here=True)
 
 
 def check_reach(tokens: TokenFile, runner: Runner) -> None:

@@ -96,8 +96,11 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
-def place_file(option: str, path: str, folder: str | os.PathLike[str]) -> str:
+def place_file(option: str, path: str, folder: str | os.PathLike[str], *, may_be_here: bool) -> str:
     """Return the file that an option names. A name without a folder is a file in `folder`, which tools cannot reach.
+
+    Args:
+        may_be_here: Whether the error about two files offers the one in the working directory too.
 
     Raises:
         UsageError: The working directory has a file with that bare name, so either could be meant.
@@ -106,7 +109,6 @@ def place_file(option: str, path: str, folder: str | os.PathLike[str]) -> str:
         return path
     place = os.path.join(folder, path)
     if os.path.lexists(path):
-        raise UsageError(
-            f"{option} {path} means {place!r}, but there is a {path!r} here too: write ./{path} or {place}"
-        )
+        here = f"./{path} or " if may_be_here else ""
+        raise UsageError(f"{option} {path} means {place!r}, but there is a {path!r} here too: write {here}{place}")
     return place

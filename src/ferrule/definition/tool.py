@@ -76,7 +76,8 @@ class Tool(Generic[P, R_co]):
         recorded: Whether all that a call does is to run other tools by `context.run(…, id=…)`. `ask_before_changes` and
             policies judge only these. With a journal, a call that was cut off runs again, and repeats none of them.
         parallel: Whether calls may run beside others; the value of `read_only` if not given.
-        resources: A function of the arguments that returns the keys to lock.
+        resources: A function of the arguments that returns the keys to lock. Calls that are `read_only` and `parallel`
+            share them with each other.
         reconcile: Finds the outcome of an unknown call: a function of the call and its context that returns its
             `ToolResult`, False if it did not happen, or None if that is unknown. See docs/journal.md.
         background: Whether an approved call returns a ticket at once and continues as a job; direct calls do not. See

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
+from ferrule.definition.tool import Tool
 from ferrule.executors import Job
 from ferrule.kernel.deadline import wait_deadline
 from ferrule.kernel.plan import Plan
@@ -31,6 +32,7 @@ from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import Hold, KeyLocks
 from ferrule.types import Coro, Lease
 from ferrule.values.context import CURRENT
+from ferrule.values.frozen import JsonObject
 
 
 class HeldSlots:
@@ -136,7 +138,7 @@ def _queue_for_keys(plan: Plan, state: CallState) -> tuple[Hold, ...]:
     except Exception as error:
         log_exception(state, "resources of tool %r raised", plan.name, error=error)
         raise Rejected("failed", f"{plan.name} could not be run: its resources are not known. {NOTHING_RUN}") from None
-    shared = plan.tool.trait("parallel", state.call.arguments)
+    shared = can_share_keys(plan.tool, state.call.arguments)
     keys_by_locks: dict[KeyLocks, list[str]] = {}
     for key in keys:
         keys_by_locks.setdefault(_choose_locks(key, state), []).append(key)
@@ -156,6 +158,11 @@ def find_resource_keys(state: CallState, arguments: Mapping[str, object]) -> lis
         return [keys] if isinstance(keys, str) else [str(key) for key in keys]
     finally:
         CURRENT.reset(token)
+
+
+def can_share_keys(tool: Tool, arguments: JsonObject) -> bool:
+    """Return whether a call may hold its keys together with others that only read."""
+    return tool.trait("read_only", arguments) and tool.trait("parallel", arguments)
 
 
 def _insert_lease(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.toolset import Toolset
-from ferrule.kernel.acquire import find_resource_keys
+from ferrule.kernel.acquire import can_share_keys, find_resource_keys
 from ferrule.kernel.begin import find_plan, reject_at_once
 from ferrule.kernel.live_call import LiveCall
 from ferrule.kernel.receive import receive
@@ -72,7 +72,7 @@ class Lane(NamedTuple):
     Attributes:
         alone: Whether the call is a barrier: it runs beside no other call.
         resource_keys: Its keys. It waits for earlier calls with one of them.
-        shared: Whether it may share its keys with other calls that share them.
+        shared: Whether it may share its keys with other calls that only read.
     """
 
     alone: bool = False
@@ -233,11 +233,11 @@ class Batch:
         except Invalid:
             return PARALLEL  # it is rejected, and nothing runs
         try:
-            parallel = tool.trait("parallel", arguments)
             if plan.has_resources:
                 state = LiveCall(plan, self._fields, call, call, None)
-                return Lane(resource_keys=tuple(find_resource_keys(state, arguments)), shared=parallel)
-            return PARALLEL if parallel else ALONE
+                keys = tuple(find_resource_keys(state, arguments))
+                return Lane(resource_keys=keys, shared=can_share_keys(tool, arguments))
+            return PARALLEL if tool.trait("parallel", arguments) else ALONE
         except KeyboardInterrupt:
             raise
         except BaseException:

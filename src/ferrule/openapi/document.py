@@ -217,7 +217,7 @@ def _find_cause(error: BaseException) -> str:
 
 def _minor_version(value: Any, name: str) -> int:
     if not isinstance(value, Mapping):
-        raise DefinitionError(f"{name} is not an OpenAPI document: it must be an object")
+        raise DefinitionError(f"{name} is not an OpenAPI document: it must be an object in JSON or YAML")
     version = value.get("openapi")
     found = _VERSIONS_READ.fullmatch(version) if isinstance(version, str) else None
     if found is not None:

@@ -20,6 +20,7 @@ from ferrule.values.event import Event
 
 _NAMES = ("ctx", "self", "runtime", "config", "context", "function")
 """Parameter names with a meaning of their own in some frameworks."""
+_NO_OVERLAP = "its calls run one after the other"
 LOOK = ScriptedCall("c2", "look", {"name": "x"})
 ENDS = ("tool:post", "tool:error")
 
@@ -72,6 +73,8 @@ class AdapterCalls:
         expect(driven, c2=ModelView("saw x"))
 
     def test_a_call_without_a_slot_becomes_a_failure(self) -> None:
+        self._skip_unless(self.framework.overlaps_calls, _NO_OVERLAP)
+
         def release(event: Event) -> None:
             if event.kind == "tool:error":
                 world.released.set()
@@ -94,6 +97,7 @@ class AdapterCalls:
         assert not driven.questions, f"a person is asked {driven.questions} about a tool that is not there"
 
     def test_parallel_calls_run_at_the_same_time(self) -> None:
+        self._skip_unless(self.framework.overlaps_calls, _NO_OVERLAP)
         driven = self.start_run(
             World(), ScriptedCall("c1", "meet", {"name": "a"}), ScriptedCall("c2", "meet", {"name": "b"})
         )

@@ -95,6 +95,8 @@ class Framework:
 
     malformed_text: ClassVar[bool] = False
     """Whether text that is no JSON reaches the adapter."""
+    overlaps_calls: ClassVar[bool] = True
+    """Whether the calls of one turn run at the same time, if their tools allow it."""
     edits: ClassVar[bool] = True
     """Whether a person can change the arguments."""
     waits_with_record: ClassVar[bool] = False
