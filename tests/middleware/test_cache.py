@@ -313,17 +313,6 @@ async def test_followers_of_an_abandoned_leader_run_after_it_ends(how: str) -> N
     assert probe.is_at_rest(runner)
 
 
-async def test_an_inner_call_does_not_wait_for_its_parent() -> None:
-    runs: list[int] = []
-
-    @tool(read_only=True)
-    async def read(context: ToolContext) -> Any:
-        runs.append(1)
-        return (await context.run("read")).output if len(runs) < 3 else "deep"
-
-    assert (await Runner([read], inside=[cache()]).run("read")).output == "deep"
-
-
 def test_loops_in_two_threads_share_one_run() -> None:
     kept = cache()
     began, release = threading.Event(), threading.Event()
@@ -373,19 +362,6 @@ async def test_forget_drops_the_answers_of_one_tool_or_all() -> None:
         await runner.run("other")
         counts += [len(source.runs), len(other.runs)]
     assert counts == [1, 1, 1, 2, 2, 3]
-
-
-async def test_a_call_running_during_forget_is_not_kept() -> None:
-    source, kept = Source(), cache()
-    source.gate = asyncio.Event()
-    runner = Runner([source.tool], inside=[kept])
-    running = asyncio.ensure_future(runner.run("read"))
-    await ManualClock().advance(0)
-    kept.forget()
-    source.gate.set()
-    await running
-    await runner.run("read")
-    assert len(source.runs) == 2
 
 
 @pytest.mark.parametrize(

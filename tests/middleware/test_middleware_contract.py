@@ -8,7 +8,6 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from ferrule.middleware import (
     after,
@@ -117,13 +116,6 @@ class TestTrace(MiddlewareContract):
 
     def middleware(self) -> Middleware:
         return trace(tracer_provider=TracerProvider(), meter_provider=MeterProvider([InMemoryMetricReader()]))
-
-
-class TestTraceOfWhatIsNotSampled(MiddlewareContract):
-    place = "around"
-
-    def middleware(self) -> Middleware:
-        return trace(tracer_provider=TracerProvider(sampler=ALWAYS_OFF))
 
 
 class TestTraceWithoutProviders(MiddlewareContract):
