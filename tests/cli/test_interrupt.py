@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -93,13 +92,6 @@ def test_the_third_interrupt_kills_and_restores_the_terminal(tmp_path: Path, gat
 
 
 @slow
-def test_more_interrupts_kill_a_blocked_loop(tmp_path: Path, gate: Gate) -> None:
-    with Terminal("call", "blocking", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
-        gate.passed()
-        assert terminal.interrupted_until_it_ends() == -signal.SIGINT
-
-
-@slow
 def test_a_blocked_thread_does_not_keep_the_program(tmp_path: Path, gate: Gate) -> None:
     with Terminal("call", "stuck", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
         gate.passed()
@@ -145,16 +137,6 @@ def test_an_interrupt_withdraws_the_question(tmp_path: Path, gate: Gate) -> None
         assert not (tmp_path / "note.txt").exists()
 
 
-@slow
-def test_after_a_hidden_question_the_terminal_echoes_again(tmp_path: Path) -> None:
-    with Terminal("call", "secret", *TOOLS, cwd=tmp_path) as terminal:
-        terminal.until("empty to refuse): ")
-        assert not terminal.echoes()
-        terminal.interrupt()
-        assert terminal.end() == CODE
-        assert terminal.echoes()
-
-
 @pytest.mark.large
 @slow
 def test_an_approver_blocked_in_input_does_not_keep_the_program(tmp_path: Path) -> None:
@@ -172,33 +154,6 @@ def test_an_approver_blocked_in_input_does_not_keep_the_program(tmp_path: Path) 
             assert terminal.end() == code, terminal.shown
 
 
-@slow
-def test_a_stopped_call_keeps_its_earlier_output(tmp_path: Path, gate: Gate) -> None:
-    (tmp_path / "own.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom ferrule import Runner\n"
-        "from tests.cli.watched_tools import tell\nrunner = Runner([tell], guards=[lambda call, context: None])\n",
-        encoding="utf-8",
-    )
-    with Terminal("call", "tell", "gate=gate", "--tools", "own.py:runner", cwd=tmp_path) as terminal:
-        terminal.until_shown("characters  half �[31m")
-        terminal.interrupt()
-        terminal.until(FINISHING)
-        terminal.interrupt()
-        assert terminal.end() == CODE
-        assert terminal.shown.endswith("and changes nothing.\nfirst line\nhalf �[31m\n")
-
-
-@slow
-def test_a_call_that_finishes_after_an_interrupt_gives_its_result(tmp_path: Path, gate: Gate) -> None:
-    with Terminal("call", "work", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
-        terminal.until_shown("1/4  begun")
-        terminal.interrupt()
-        terminal.until(FINISHING)
-        gate.open()
-        assert terminal.end() == CODE
-        assert terminal.shown.splitlines()[-1] == "fine"
-
-
 # who has the signal
 
 
@@ -211,25 +166,6 @@ def test_only_the_default_handler_is_replaced_and_given_back(before: Any) -> Non
         assert signal.getsignal(signal.SIGINT) is before
     finally:
         signal.signal(signal.SIGINT, first)
-
-
-@slow
-def test_an_interrupt_before_the_loop_starts_counts(tmp_path: Path) -> None:
-    code = (
-        "import asyncio, os, signal, sys\n"
-        "from contextlib import nullcontext\n"
-        "from ferrule.cli.interrupt import Stages\n"
-        "heard = []\n"
-        "async def main(stages):\n    stages.steer(lambda: heard.append(1))\n"
-        "with Stages(nullcontext) as stages:\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    asyncio.run(main(stages))\n"
-        "print(heard, stages.pressed)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=False, preexec_fn=listening
-    )
-    assert (done.stdout, done.stderr) == ("[1] 1\n", FINISHING)
 
 
 @slow

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import re
 import sqlite3
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,6 @@ from typing import Any
 import pytest
 
 from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, ToolError, allow, tool
-from ferrule.cli.journal_calls import format_duration
-from ferrule.journal._rows import EVENT_COLUMNS, EventRows
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED
 from ferrule.middleware import retry
 from journal_desk import ADA, aged, call, desk, journaled, one_of_each
@@ -117,16 +113,6 @@ def test_a_terminal_shows_the_newest_calls_and_a_pipe_all(path: Path, said: Comm
     assert len(said.records("log", "calls.db")) == 101
 
 
-def test_missing_events_are_reported(path: Path, said: Command) -> None:
-    journaled(path, one_of_each)
-    with sqlite3.connect(path) as connection:  # as a writer does that could not keep pace
-        values = EventRows(1).make_lost_row(1200, time.time() - 7200)
-        connection.execute(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
-    connection.close()
-    assert "1,200 events missing" in said("log", "calls.db")
-    assert "missing" not in said("log", "calls.db", "--since", "1h")
-
-
 def test_hostile_texts_cannot_control_the_terminal(path: Path, said: Command) -> None:
     @tool(read_only=True)
     async def speak(text: str) -> str:
@@ -156,23 +142,19 @@ def test_hostile_texts_cannot_control_the_terminal(path: Path, said: Command) ->
     ("words", "text"),
     [
         (["log", "none.db"], "there is no journal at 'none.db'"),
-        (["log", "none.db", "--prune", "90d"], "there is no journal at 'none.db'"),
         (["log", "text.db"], "'text.db' is no journal"),
         (["log", "calls.db", "--status", "suspend"], "did you mean 'suspended'"),
         (["log", "calls.db", "--since", "yesterday"], "'yesterday' is not a time"),
-        (["log", "calls.db", "--until", "9" * 9 + "w"], ""),
-        (["log", "calls.db", "--prune", "soon"], "'soon' is not an age"),
         (["log", "calls.db", "--prune", "90d", "--tool", "x"], "leave out --tool"),
         (["explain", "calls.db", "c9"], "there is no call 'c9'"),
-        (["explain", "calls.db", "c1", "--tool", "look"], "no call with the id 'c1' matches"),
         (["explain", "calls.db", "c"], "several ids begin with 'c'; choose from: c1, c2"),
     ],
 )
 def test_a_wrong_command_gets_one_line(path: Path, said: Command, words: list[str], text: str) -> None:
     journaled(path, one_of_each)
     path.with_name("text.db").write_text("no journal" * 1000, encoding="utf-8")
-    told = said(*words, code=2 if text else 0)
-    assert text in told.replace('"', "'") and (len(told.splitlines()) == 1 or not text)
+    told = said(*words, code=2)
+    assert text in told.replace('"', "'") and len(told.splitlines()) == 1
     assert not path.with_name("none.db").exists()
 
 
@@ -221,29 +203,6 @@ def test_explain_shows_the_approver_and_their_changes(path: Path, said: Command)
     assert "allowed by eve; with euros=3\n" in text
 
 
-def test_calls_with_one_id_are_explained_one_by_one(path: Path, said: Command) -> None:
-    journaled(path, one_of_each)
-    text = said("explain", "calls.db", "c1")
-    assert text.startswith("2 calls have this id: ") and "(1 of 2)" in text and "(2 of 2)" in text
-    assert text.count("nothing ran again") == 1
-    [one] = said.records("explain", "calls.db", "c2")
-    assert one["status"] == "suspended"
-    assert len(said.records("explain", "calls.db", "c1")) == 2
-
-
-def test_a_suspended_call_shows_its_deadline(path: Path, said: Command) -> None:
-    journaled(path, one_of_each)
-    text = said("explain", "calls.db", "c2")
-    assert re.search(r"\+0\.\d+s ‖ suspended: refund waits for a decision: somebody else decides", text)
-    assert re.search(r"‖ it waits for an answer, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", text)
-
-
-def test_a_duration_has_at_most_two_units() -> None:
-    seconds = (0.0996, 0.9996, 59.96, 3599.6, 90_000, math.inf)
-    texts = ["100 ms", "1.0 s", "1 min 0 s", "1 h 0 min", "1 d 1 h", "?"]
-    assert [format_duration(one) for one in seconds] == texts
-
-
 # -- retention ---------------------------------------------------------------------------------------------------------
 
 
@@ -280,13 +239,3 @@ async def test_following_shows_new_calls_until_interrupted(path: Path) -> None:
         assert await asyncio.to_thread(terminal.end) == 130
         assert "Traceback" not in terminal.said and terminal.screen.cursor
     journal.close()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="it needs a terminal of Unix")
-def test_an_ascii_terminal_gets_ascii_signs(path: Path) -> None:
-    journaled(path, one_of_each)
-    with Terminal("explain", "calls.db", "c3", cwd=path.parent, PYTHONIOENCODING="ascii") as terminal:
-        assert terminal.end() == 0
-    assert "look  x failed" in terminal.shown and "> started" in terminal.shown and "-> " not in terminal.shown
-    assert "?" not in terminal.shown.partition("failed")[0]

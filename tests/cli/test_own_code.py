@@ -119,30 +119,10 @@ def test_beside_named_tools_only_their_imports_run(folder: Path, command: str) -
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("word", ["-mferrule", "-Bmferrule.cli"])
-def test_a_module_option_in_one_word_is_recognized(folder: Path, word: str) -> None:
-    assert "list_files" in run_command(folder, [sys.executable, word], "list")
-
-
-@pytest.mark.large
 def test_the_worker_of_a_tool_runs_only_its_imports(folder: Path) -> None:
     call = ["call", "add_elsewhere", 'pair={"a": 1, "b": 2}']
     assert run_command(folder, SCRIPT, *call, "--tools", "own_tools.py") == "3\n"
     assert run_command(folder, MODULE, *call, "--tools", "own_tools") == "3\n"
-
-
-@pytest.mark.large
-def test_serving_http_imports_nothing_beside_the_tools(folder: Path) -> None:
-    with subprocess.Popen(
-        [*SCRIPT, "serve", "own_tools.py", "--http", "0"], cwd=folder, stderr=subprocess.PIPE, text=True
-    ) as program:
-        try:
-            assert program.stderr is not None
-            line = program.stderr.readline()
-        finally:
-            program.terminate()
-    assert read_traps(folder) == ""
-    assert "serving http://127.0.0.1:" in line
 
 
 def test_a_plug_in_of_the_folder_is_not_loaded(folder: Path) -> None:

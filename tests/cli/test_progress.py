@@ -108,16 +108,6 @@ def test_nothing_else_is_written_while_a_person_is_asked(tmp_path: Path, gate: G
 
 
 @slow
-def test_the_output_of_a_tool_goes_above_the_rows(tmp_path: Path, gate: Gate) -> None:
-    with Terminal("call", "loud", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
-        terminal.until_shown("printed\n")
-        assert [ROW in line for line in terminal.shown.splitlines()] == [False, True]
-        gate.open()
-        assert terminal.end() == 0
-        assert terminal.shown == "printed\nfine\n"
-
-
-@slow
 def test_a_yielded_text_appears_and_cannot_move_the_cursor(tmp_path: Path, gate: Gate) -> None:
     steps(tmp_path, [("tell", {"gate": "gate"})])
     with Terminal(*RUN, cwd=tmp_path) as terminal:
@@ -177,30 +167,6 @@ def test_many_rows_are_bounded_and_many_lines_cut(tmp_path: Path, gate: Gate) ->
     assert flood == [*(f"line {number}" for number in range(40)), "(more output is not shown)"]
 
 
-@pytest.mark.parametrize(
-    ("data", "line"),
-    [
-        ({"attempt": 1, "error": "later\x1b[2J", "wait": 0.52}, "attempt 2 of 3 in 0.5 s: later�[2J"),
-        ({"attempt": 2, "error": "not\nyet", "wait": 0.01}, "attempt 3 of 3 at once: not yet"),
-        ({"attempt": "one", "wait": 0.1}, "(cannot show it: TypeError)"),
-    ],
-)
-def test_another_attempt_is_a_line_with_wait_and_reason(data: dict[str, Any], line: str) -> None:
-    written = io.StringIO()
-    Timeline(Console(file=written, width=200), lambda: 0.0).event(
-        Event("tool:progress", ToolCall("1", "t", {}), {"of": 3, **data})
-    )
-    assert line in written.getvalue() and written.getvalue().count("\n") == 1
-
-
-@slow
-def test_a_failed_call_keeps_its_earlier_output(tmp_path: Path) -> None:
-    done = without_a_terminal("call", "breaks", *TOOLS, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "as far as this\n")
-    assert "failed: " in done.stderr
-    assert "no further" in done.stderr
-
-
 # whatever a tool says
 
 
@@ -220,12 +186,6 @@ def test_progress_of_any_kind_is_one_printable_line(done: Any) -> None:
         assert "cannot be shown" not in written.getvalue()
         assert written.getvalue().count("\n") <= 1
         assert written.getvalue().rstrip("\n").isprintable()
-
-
-def test_a_report_of_a_tools_own_kind_shows_what_the_tool_said() -> None:
-    written, data = io.StringIO(), {"tool_name": "t", "input": {"n": 3}, "page": 2}
-    Timeline(Console(file=written), lambda: 0.0).report(Event("tool:progress", ToolCall("1", "t", {"n": 3}), data))
-    assert '{"page": 2}' in written.getvalue() and "input" not in written.getvalue()
 
 
 def test_chunks_become_bounded_lines() -> None:
