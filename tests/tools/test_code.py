@@ -20,7 +20,6 @@ from ferrule import (
     Event,
     Media,
     Runner,
-    Sizes,
     Text,
     Tool,
     ToolCall,
@@ -191,21 +190,6 @@ async def test_calls_at_once_run_together_and_keep_their_order() -> None:
     assert result.output == [0, 1, 2]
 
 
-async def test_tools_that_change_things_run_one_after_another() -> None:
-    running = 0
-
-    @tool
-    async def move(number: int) -> int:
-        nonlocal running
-        running += 1
-        await asyncio.sleep(0)
-        found, running = running, running - 1
-        return found * number
-
-    result = await run("at_once([(move, {'number': n}) for n in range(4)])", move)
-    assert result.output == [0, 1, 2, 3]
-
-
 async def test_an_error_of_calls_at_once_says_how_many_failed() -> None:
     result = await run("at_once([(price, {'item': i}) for i in ('tea', 'cake', 'soup')])")
     assert "2 of 3 calls failed, the first: There is no 'cake'." in result.text
@@ -246,14 +230,6 @@ async def test_an_error_names_its_line() -> None:
     assert "Line 1, `pay('ada', 'x')`: ValueError: Invalid arguments for pay" in (await run("pay('ada', 'x')")).text
 
 
-async def test_hints_of_types_alone_stop_no_program() -> None:
-    @tool(read_only=True)
-    async def level(name: Literal["low", "high"]) -> str | None:
-        return name
-
-    assert (await run("n = 'lo' + 'w'\nlevel(n) + '!'", level)).output == "low!"
-
-
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +241,6 @@ async def test_an_endless_program_is_ended(loop: str) -> None:
 
 BOMBS = (
     "'a' * 10**11",
-    "x = []\nwhile True: x.append('a' * 1000)",
     "10 ** 10 ** 8",
     "[0] * 10**10",
     "x = 'a'\nwhile True: x += x",
@@ -286,17 +261,6 @@ async def test_the_number_of_calls_is_bounded_and_cannot_be_caught() -> None:
     assert "at most 3 calls" in result.text and result.executed is False
 
 
-async def test_deep_recursion_ends_the_program() -> None:
-    result = await run("def f(): return f()\nf()")
-    assert "RecursionError" in result.text and len(result.text) < 2_000
-
-
-async def test_output_is_bounded() -> None:
-    for program in ("'x' * 5000", "print('x' * 5000)", "for i in range(500): print('x' * 10)", "['x'] * 5000"):
-        result = await run(program, limits={"output": 1000})
-        assert result.success and len(result.text) <= 1100
-
-
 @pytest.mark.parametrize("program", ["['x'] * 5000", "print('x' * 5000)", "for i in range(5000): print('x', end='')"])
 async def test_only_the_model_reads_less_of_a_large_result(program: str) -> None:
     kept, context = Artifacts(), ToolContext(principal="ada", session="s")
@@ -310,24 +274,12 @@ async def test_only_the_model_reads_less_of_a_large_result(program: str) -> None
     assert isinstance((await run("['x'] * 5000", limits={"output": 50})).output, list)
 
 
-async def test_the_sizes_of_the_runner_hold_for_programs() -> None:
-    for sizes, output in ((Sizes(output=500), 2_000), (Sizes(output=2_000), 500)):
-        made = code.tool(Runner([price], sizes=sizes), output=output)
-        result = await Runner([made]).run("run_program", {"program": "'x' * 5_000"})
-        assert len(result.text) <= 500 < len(result.output)
-
-
 async def test_a_guard_that_observes_judges_the_calls_of_a_program() -> None:
     watch = flow(sources={"price": "untrusted"}, sinks={"pay"})
     shop = Runner([price, pay], guards=[watch], observers=[watch])
     runner = Runner([code.tool(shop)], observers=[watch], approve=Person(deny("no")))
     result = await runner.run("run_program", {"program": "pay('ada', price('tea'))"}, session="s")
     assert "Denied: no." in result.text and PAID == []
-
-
-async def test_a_program_that_prints_too_much_fails() -> None:
-    result = await run("for i in range(30): print('x' * 40_000)\n1")
-    assert result.status == "failed" and "more than 1,000,000 parts and characters" in result.text
 
 
 PIXEL = b"\x89PNG\r\n\x1a\n"
@@ -355,16 +307,6 @@ async def test_the_model_sees_a_picture_that_a_program_returns() -> None:
 async def test_a_dict_that_is_no_picture_stays_a_dict(change: str) -> None:
     result = await run(f"{{**draw(), {change}}}", draw)
     assert isinstance(result.output, dict) and [type(block) for block in result.content] == [Text]
-
-
-async def test_no_program_lets_an_api_fetch_an_address() -> None:
-    result = await run("{**draw(), 'data': None, 'uri': 'https://example.com', 'fetch': True}", draw)
-    assert result.content == (Media("image", None, "image/png", "https://example.com", "plot.png"),)
-
-
-async def test_an_unbounded_number_of_looked_up_names_ends_the_program() -> None:
-    result = await run("while True:\n    try:\n        eval('nothing')\n    except NameError:\n        pass")
-    assert result.status == "failed"
 
 
 @pytest.mark.parametrize("value", ["{1, 2}", "(1, 2)", "b'x'", "lambda: 1", "float('nan')", "price", "..."])
@@ -453,34 +395,7 @@ async def test_a_program_is_resumed_once() -> None:
     assert result.metadata["resumed_already"]
 
 
-async def test_a_program_within_a_program_waits_and_goes_on() -> None:
-    inner = Runner([price, pay], guards=[ask_before_changes])
-    outer = Runner([code.tool(inner, name="inner")])
-
-    def make() -> Runner:
-        return Runner([code.tool(outer)], approve=later, resume_key=KEY)
-
-    program = "[inner(\"pay('ada', price('tea'))\"), inner(\"pay('eve', 1)\")]"
-    result = await make().run("run_program", {"program": program})
-    for _ in range(2):
-        assert result.status == "suspended" and result.pending is not None
-        assert result.pending["reason"].startswith("pay(")
-        result = await make().resume(sent(result), True)
-    assert result.output == ["paid ada 4", "paid eve 1"] and PAID == [("ada", 4), ("eve", 1)]
-
-
 # -- secrets -----------------------------------------------------------------------------------------------------------
-
-SECRET = "tok_1234567890abcdef"
-
-
-async def test_no_error_of_a_program_shows_a_secret() -> None:
-    @tool(read_only=True)
-    async def leaks(context: ToolContext) -> str:
-        return str(context.secrets["token"])
-
-    result = await run("x = leaks()\nraise ValueError('it is ' + x)", leaks, secrets={"token": SECRET})
-    assert result.status == "failed" and SECRET not in result.text and "it is ***" in result.text
 
 
 # -- the definition ----------------------------------------------------------------------------------------------------
@@ -511,27 +426,11 @@ async def test_the_description_has_typed_stubs() -> None:
     assert result.output == 1
 
 
-async def test_a_parameter_that_is_no_identifier_is_given_by_keywords() -> None:
-    async def send(payload: dict[str, Any]) -> str:
-        return f"{payload['from']} {payload['user-id']}"
-
-    schema = {
-        "type": "object",
-        "properties": {"from": {"type": "string"}, "user-id": {"type": "integer"}},
-        "required": ["from", "user-id"],
-    }
-    sending = Tool("send", send, read_only=True, input_schema=schema)
-    assert "def send(**others: Any)" in code.tool(Runner([sending])).description
-    assert (await run("send(**{'from': 'ada', 'user-id': 3})", sending)).output == "ada 3"
-
-
 @pytest.mark.parametrize(
     ("name", "program"),
     [
         ("list", "list(list_(7))"),
         ("at_once", "at_once([(at_once_, {'n': 7})])[0]"),
-        ("search_tools", "search_tools_(7)"),
-        ("Any", "Any_(7)"),
         ("2nd", "tool_2nd(7)"),
         ("_last", "tool_last(7)"),
     ],
@@ -564,13 +463,6 @@ async def test_the_traits_are_those_of_the_tools() -> None:
     assert (reads.read_only, reads.destructive, reads.open_world) == (True, False, False)
     assert (changes.read_only, changes.destructive, changes.open_world) == (False, True, True)
     assert changes.recorded
-
-
-async def test_a_tool_of_the_same_runner_can_be_offered_beside_it() -> None:
-    shop = Runner([price, pay])
-    runner = Runner([*shop.as_tools(), code.tool(shop)])
-    assert (await runner.run("price", {"item": "tea"})).output == 4
-    assert (await runner.run("run_program", {"program": "price('tea')"})).output == 4
 
 
 @pytest.mark.parametrize(

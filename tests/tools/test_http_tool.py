@@ -9,7 +9,6 @@ import logging
 import subprocess
 import sys
 import tracemalloc
-import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rebinding
-from ferrule import DefinitionError, Media, Runner, Tool, ToolContext, ToolResult, Toolset
+from ferrule import DefinitionError, Media, Runner, Tool, ToolContext, ToolResult
 from ferrule.guards import ask_before_changes, hosts, rules
-from ferrule.middleware import limit_output, rate, untrusted
+from ferrule.middleware import limit_output, untrusted
 from ferrule.policy.conditions import Hosts
 from ferrule.testing import ManualClock
 from ferrule.tools import http
@@ -90,13 +89,10 @@ def test_a_name_server_that_answers_otherwise_the_second_time_opens_nothing(tmp_
 @pytest.mark.parametrize(
     ("host", "allowed", "succeeds"),
     [
-        ("wiki.test", ["wiki.test"], False),
-        ("wiki.test", ["wiki.test", "127.0.0.1"], True),
         ("wiki.corp", ["wiki.corp"], False),
         ("wiki.corp", ["wiki.corp", "10.0.0.5"], False),
         ("wiki.corp", ["wiki.corp", "127.0.0.1"], True),
         ("evil.corp", ["*.corp"], False),
-        ("db", ["db"], False),
         ("localhost", ["localhost"], True),
     ],
 )
@@ -106,22 +102,6 @@ async def test_a_private_host_needs_its_name_and_its_address(host: str, allowed:
         tool = http.tool(allowed, ports=[server.port], resolve=lambda name: ["127.0.0.1"])
         result = await Runner([tool]).run("http", {"url": f"http://{host}:{server.port}/"})
     assert (result.success, server.connections) == (succeeds, int(succeeds))
-
-
-async def test_ports_and_schemes_come_from_lists() -> None:
-    tool = http.tool(
-        ["a.test", "b.test:8443"],
-        deny_hosts=["a.test:8080"],
-        schemes=["https"],
-        ports=[443, 8080],
-        resolve=lambda name: [PUBLIC],
-        transport=httpx2.MockTransport(lambda request: httpx2.Response(200, text="ok")),
-    )
-    runner = Runner([tool])
-    for place in ("s://a.test", "s://b.test:8443"):
-        assert (await runner.run("http", {"url": f"http{place}"})).success
-    for place in ("://a.test", "s://a.test:8080", "s://a.test:1", "s://b.test"):
-        assert not (await runner.run("http", {"url": f"http{place}"})).success
 
 
 PIECES = st.sampled_from(
@@ -159,26 +139,6 @@ async def test_guards_judge_each_host_of_a_redirect(tmp_path: Path) -> None:
         assert (len(seen), result.success) == (reached, guard is None)
 
 
-async def test_a_redirect_also_works_in_a_renamed_and_in_a_mounted_tool() -> None:
-    pages = {"https://a.test/": "https://b.test/"}
-    tool = http.tool(["*"], resolve=lambda name: [PUBLIC], transport=site(pages, []))
-    inner = Runner([tool.replace(name="read")])
-    outer = Runner(Toolset(inner.as_tools()).prefixed("web_"))
-    for runner, name in ((inner, "read"), (outer, "web_read")):
-        assert (await runner.run(name, {"url": "https://a.test/"})).output == "the end"
-    judging = Runner(Toolset(inner.as_tools()).prefixed("web_"), guards=[hosts("a.test")])
-    assert not (await judging.run("web_read", {"url": "https://a.test/"})).success
-
-
-async def test_a_redirect_beyond_a_rate_says_when_to_try_again() -> None:
-    tool = http.tool(["*"], resolve=lambda name: [PUBLIC], transport=site({"https://a.test/": "https://b.test/"}, []))
-    result = await Runner([tool], inside=[rate(1, seconds=60)]).run("http", {"url": "https://a.test/"})
-    assert (result.status, result.retryable, result.metadata["status"]) == ("failed", None, 302)
-    assert 0 < result.metadata["retry_after"] <= 60
-    assert "b.test, which was not opened (limited). Try again in" in result.text
-    assert result.text.count("untrusted tool") == 1
-
-
 async def test_a_failure_tells_the_program_its_url_and_its_status() -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
@@ -201,14 +161,6 @@ async def test_a_failure_tells_the_program_its_url_and_its_status() -> None:
     assert await read("zip") == ("https://a.test/zip", 200)
     assert await read("to/127.0.0.1/") == ("https://a.test/to/127.0.0.1/", 302)
     assert await read("to/b.test/404") == ("https://b.test/404", 404)
-
-
-async def test_redirects_are_bounded_across_hosts() -> None:
-    seen: list[str] = []
-    pages = {"https://a.test/": "https://b.test/", "https://b.test/": "https://a.test/"}
-    tool = http.tool(["*"], resolve=lambda name: [PUBLIC], transport=site(pages, seen))
-    result = await Runner([tool]).run("http", {"url": "https://a.test/"})
-    assert result.status == "failed" and "more than 5 times" in result.text and len(seen) == 6
 
 
 def site(pages: dict[str, str], seen: list[str]) -> httpx2.MockTransport:
@@ -302,30 +254,6 @@ async def test_a_gzip_bomb_is_bounded() -> None:
     assert most < 10_000_000
 
 
-async def test_bytes_without_content_are_bounded_too() -> None:
-    """Bytes behind the end of a gzip stream, and a stream of empty blocks: neither makes a text longer."""
-
-    async def trailing(writer: asyncio.StreamWriter) -> None:
-        writer.write(head("Content-Encoding: gzip", "Transfer-Encoding: chunked"))
-        whole = gzip.compress(b"whole")
-        writer.write(b"%x\r\n%b\r\n" % (len(whole), whole))
-        while True:
-            writer.write(b"1000\r\n" + b"\0" * 4096 + b"\r\n")
-            await writer.drain()
-
-    async def empty(writer: asyncio.StreamWriter) -> None:
-        writer.write(head("Content-Encoding: deflate", "Transfer-Encoding: chunked"))
-        pack = zlib.compressobj(wbits=-15)
-        pack.compress(b"")
-        block = pack.flush(zlib.Z_FULL_FLUSH) * 800
-        while True:
-            writer.write(b"%x\r\n%b\r\n" % (len(block), block))
-            await writer.drain()
-
-    assert (await read(trailing, max_bytes=100_000)).output == "whole"
-    assert (await read(empty, max_bytes=100_000)).output == "[cut after 100,000 bytes]"
-
-
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "zstd", "gzip,identity,gzip"])
 async def test_a_body_in_an_unbounded_encoding_is_not_read(encoding: str) -> None:
     async def write(writer: asyncio.StreamWriter) -> None:
@@ -349,16 +277,6 @@ async def test_a_slow_answer_ends_at_the_deadline(start: bytes) -> None:
         await clock.advance(31)
         assert (await call).status == "timeout"
         await until(served.ended.is_set)
-
-
-async def test_endless_headers_are_not_kept() -> None:
-    async def write(writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\n")
-        while True:
-            writer.write(b"X-Long: " + b"x" * 1000 + b"\r\n")
-            await writer.drain()
-
-    assert "no readable answer" in (await read(write)).text
 
 
 # -- credentials -------------------------------------------------------------------------------------------------------
@@ -437,12 +355,6 @@ async def test_without_its_secret_nothing_is_sent(caplog: pytest.LogCaptureFixtu
         result = await signed(api, secrets=secrets).run("http", {"url": "https://api.test/"})
         assert result.executed is False and "credential" in result.text
     assert api.seen == [] and "'key'" in caplog.text
-
-
-async def test_a_secret_in_place_of_its_name_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    tool = http.tool(["*"], credentials={"https://api.test": SECRET}, resolve=lambda name: [PUBLIC])
-    assert (await Runner([tool]).run("http", {"url": "https://api.test/"})).status == "failed"
-    assert "the secret for 'api.test' is missing" in caplog.text and SECRET not in caplog.text
 
 
 async def test_credentials_have_three_forms() -> None:
@@ -533,18 +445,6 @@ async def test_each_kind_of_answer_has_its_own_form() -> None:
     assert (await answer_with("", "text/html", method="HEAD")).output["content-type"] == "text/html"
     for kind in ("application/zip", None):
         assert "cannot be read" in (await answer_with(b"PK\0", kind)).text
-
-
-@pytest.mark.parametrize(
-    ("page", "text"),
-    [
-        ("<title>Lamps</title>", "Lamps"),
-        ("<!doctype html><TITLE lang=en>Lamps &amp; oil</TITLE><p>Cheap", "Lamps & oil\n\nCheap"),
-        ("<html><title>Lamps</title><body>Cheap</body></html>", "Lamps\n\nCheap"),
-    ],
-)
-async def test_a_title_needs_no_head(page: str, text: str) -> None:
-    assert (await answer_with(page, "text/html")).output == text
 
 
 async def test_an_error_of_the_server_is_an_error_with_its_text() -> None:

