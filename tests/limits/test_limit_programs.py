@@ -82,13 +82,6 @@ async def test_the_slot_of_a_killed_program_is_free_once_its_lease_has_ended(pla
         assert (await asyncio.wait_for(waits, BOUND)).output == 3
 
 
-@pytest.mark.large
-def test_the_slots_of_a_program_that_ends_are_free_at_once(place: str, tmp_path: Path) -> None:
-    with start("runner", place, str(tmp_path / "counter"), LEASE="3600") as program:
-        program.communicate(timeout=120)
-    assert share_limits(sharing.place(place), lease=3600).store.items() == {}
-
-
 async def test_a_lease_is_renewed_while_the_loop_is_blocked(place: str) -> None:
     """Another program waits for longer than a lease, and gets no slot."""
     with start("holds", place, "", LEASE="3"):

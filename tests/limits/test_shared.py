@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cast import Person
-from ferrule import DefinitionError, Journal, Runner, Tool, Waits, tool
+from ferrule import DefinitionError, Runner, Tool, Waits, tool
 from ferrule.middleware import budget, rate
 from ferrule.stores import limits as limits_module
 from ferrule.stores.limits import SharedLimits, grant_turns, share_limits
@@ -84,16 +84,6 @@ def test_no_limit_is_exceeded_and_no_key_held_twice(steps: list[Any]) -> None:
                 assert not set(one[4]) & set(other[4]) or (one[5] and other[5])
 
 
-@given(STEPS)
-def test_an_entry_waits_only_for_something_that_one_before_it_has(steps: list[Any]) -> None:
-    kept, _ = grant_turns([entry(number, step) for number, step in enumerate(steps) if not isinstance(step, int)])
-    for place, (_, _, held, slots, keys, together) in enumerate(kept):
-        if not held:
-            full = [s for s, most in slots.items() if sum(s in one[3] and one[2] for one in kept[:place]) >= most]
-            in_use = [k for k in keys for one in kept[:place] if k in one[4] and not (together and one[5])]
-            assert full or in_use
-
-
 def test_an_entry_that_waits_for_a_key_goes_first_and_holds_no_slot() -> None:
     reader, writer = ({"runner": 2}, ["k"], True), ({"runner": 2}, ["k"], False)
     other = ({"runner": 2}, ["other"], False)
@@ -117,21 +107,6 @@ async def test_two_programs_share_one_limit(store: Store) -> None:
     gate.open.set()
     assert (await first).output == "through"
     assert (await shared(store).run("look")).output == "seen"
-
-
-async def test_a_waiting_call_that_is_cancelled_leaves_nothing_in_the_store(store: Store) -> None:
-    gate = Gate()
-    first = asyncio.create_task(shared(store, gate).run("look"))
-    await gate.inside.wait()
-    waits = asyncio.create_task(shared(store).run("look"))
-    while len(store.get("ferrule/leases")) < 2:
-        await asyncio.sleep(0)
-    waits.cancel()
-    await asyncio.wait([waits])
-    gate.open.set()
-    await first
-    while store.items():
-        await asyncio.sleep(0)
 
 
 async def test_an_abandoned_handler_keeps_its_slot_among_all_programs(store: Store) -> None:
@@ -259,30 +234,6 @@ async def test_a_store_in_which_others_are_always_first_limits_the_call(impatien
         assert (what, (await Runner([one_at_a_time()], **options).run("look")).status) == (what, "limited")
 
 
-async def test_an_unreadable_row_stops_no_sweep() -> None:
-    store = Memory()
-    for name, row in (("a", []), ("b", "x"), ("c", [1.0]), ("d", [9.0])):
-        assert store.compare_and_set(f"ferrule/rate/{name}", None, row)
-    share_limits(store).sweep("rate", lambda times: bool(times[-1] < 5))
-    while "ferrule/rate/c" in store.items():
-        await asyncio.sleep(0)
-    assert len(store.items()) == 3
-
-
-async def test_a_held_slot_outlives_a_store_that_fails_for_a_while() -> None:
-    store, gate = Broken("not at all"), Gate()
-    limits = share_limits(store)
-    first = asyncio.create_task(shared(limits, gate).run("look"))
-    await gate.inside.wait()
-    store.how = "unreachable"
-    assert (await shared(limits).run("look")).status == "limited"
-    store.how = "not at all"
-    assert (await shared(store, waits=Waits(slot=0.05)).run("look")).status == "limited"
-    gate.open.set()
-    assert (await first).output == "through"
-    assert (await shared(limits).run("look")).output == "seen"
-
-
 @pytest.mark.parametrize("limit", [rate, budget])
 @pytest.mark.parametrize("key", [b"bytes", 1.5, ("a", frozenset())])
 async def test_a_key_that_cannot_be_stored_fails_the_call_and_nothing_runs(limit: Any, key: Any) -> None:
@@ -321,10 +272,6 @@ def test_a_wrong_parameter_is_a_mistake_at_once(options: Any, said: str) -> None
 def test_only_share_limits_makes_limits(make: Any, wrong: Any) -> None:
     with pytest.raises(DefinitionError, match="share_limits"):
         make([one_at_a_time()], limits=wrong) if make is Runner else make(calls=1, limits=wrong)
-
-
-async def test_a_journal_can_hold_limits(tmp_path: Any) -> None:
-    assert (await shared(Journal.open(tmp_path / "calls.db")).run("look")).success
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
