@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from two_threads import in_two_threads
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.middleware import breaker
@@ -83,7 +84,12 @@ async def test_a_probe_closes_or_reopens_the_breaker() -> None:
     assert await ask(runner) == "limited"
     await clock.advance(0.1)
     service.down = False
-    assert await ask(runner, 3) == "ok ok ok"
+    assert await ask(runner) == "ok"
+    service.gate = asyncio.Event()
+    batch = asyncio.ensure_future(runner.run_all(calls(3)))
+    await clock.advance(0)
+    service.gate.set()
+    assert statuses(await batch) == "ok ok ok"  # closed, it lets more through than a probe
 
 
 async def test_a_half_open_breaker_bounds_the_probes() -> None:
@@ -162,38 +168,7 @@ async def test_a_deadline_and_a_middleware_that_breaks_are_failures() -> None:
     service = Service()
     assert await ask(Runner([service.tool], inside=[breaker(2), breaks]), 3) == "failed failed limited"
     service.gate = asyncio.Event()
-    assert await ask(Runner([service.tool], inside=[breaker(2)], timeout=0.01), 3) == "timeout timeout limited"
-
-
-async def test_an_abandoned_probe_frees_its_place_at_once() -> None:
-    service = Service()
-    ending, done = asyncio.Event(), asyncio.Event()
-
-    @tool(name="ask", read_only=True)
-    async def slow_to_end() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ending.set()
-            await done.wait()
-
-    clock = ManualClock()
-    circuit = breaker(1, 30, clock=clock)
-    runner = Runner([service.tool], inside=[circuit])
-    await ask(runner)
-    await clock.advance(30)
-    slow = Runner([slow_to_end], inside=[circuit], waits=Waits(grace=BOUND), clock=clock)
-    probe = asyncio.ensure_future(slow.run("ask", timeout=10))
-    await clock.advance(0)
-    assert (await ask(runner)) == "limited"
-    await clock.advance(10)
-    await ending.wait()
-    service.down = False
-    found = await ask(runner, 2), probe.done()
-    done.set()
-    assert found == ("ok ok", False)
-    await asyncio.wait([probe])
-    assert (await ask(runner)) == "ok"
+    assert await ask(Runner([service.tool], inside=[breaker(2)], timeout=0.2), 3) == "timeout timeout limited"
 
 
 @pytest.mark.parametrize(
@@ -232,9 +207,12 @@ async def test_an_answer_after_the_deadline_is_a_failure(ends: str) -> None:
                     break
         return "late"
 
-    circuit = breaker(1)
-    runner = Runner([ask], inside=[circuit], waits=Waits(grace=BOUND if ends == "in its grace" else 0))
-    assert (await runner.run("ask", timeout=0.01)).status == "timeout"
+    circuit, clock = breaker(1, clock=ManualClock()), ManualClock()
+    runner = Runner([ask], inside=[circuit], waits=Waits(grace=BOUND if ends == "in its grace" else 0), clock=clock)
+    call = asyncio.ensure_future(runner.run("ask", timeout=10))
+    await clock.advance(0)
+    await clock.advance(10)
+    assert (await call).status == "timeout"
     done.set()
     while runner.left_running:
         await asyncio.sleep(0)
@@ -281,6 +259,29 @@ async def test_the_oldest_failures_are_forgotten_and_never_an_open_breaker() -> 
     for session in "aabcdebe":  # the first failure of b was forgotten, and not that of e
         await runner.run("ask", session=session)
     assert [circuit.is_open(session) for session in "abe"] == [True, False, True]
+
+
+@pytest.mark.usefixtures("room_for_three")
+async def test_a_full_memory_of_open_breakers_refuses_new_keys() -> None:
+    service = Service()
+    clock = ManualClock()
+    runner = Runner([service.tool], inside=[breaker(1, 30, by="session", clock=clock)])
+    for session in "abc":
+        assert (await runner.run("ask", None, ToolContext(session=session))).status == "failed"
+        await clock.advance(5)
+    refused = await runner.run("ask", None, ToolContext(session="d"))
+    assert (refused.status, refused.metadata["retry_after"], service.runs) == ("limited", 15.0, 3)
+    await clock.advance(15)
+    assert (await runner.run("ask", None, ToolContext(session="d"))).status == "failed"
+    assert (await runner.run("ask", None, ToolContext(session="d"))).status == "limited"
+    assert (await runner.run("ask", None, ToolContext(session="b"))).status == "limited"
+
+
+def test_loops_in_two_threads_share_one_breaker() -> None:
+    service = Service()
+    circuit = breaker(10, 3600)
+    found = in_two_threads(lambda: ask(Runner([service.tool], inside=[circuit]), 50))
+    assert 10 <= service.runs <= 11 and " ".join(found).count("limited") == 100 - service.runs
 
 
 @pytest.mark.parametrize(

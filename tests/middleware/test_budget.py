@@ -109,6 +109,12 @@ async def test_usage_is_read_or_the_reservation_is_charged(usage: Any, used: int
     assert limit.used(KEY) == {"tokens": used}
 
 
+async def test_a_usage_function_that_raises_keeps_the_reservation() -> None:
+    limit = budget(tokens=100, reserve={"tokens": 60}, usage=lambda result: 1 / 0)
+    assert (await Runner([think], inside=[limit]).run("think", {}, S)).output == "thought"
+    assert limit.used(KEY) == {"tokens": 60}
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -24,7 +21,7 @@ from ferrule.middleware import (
     untrusted,
 )
 from ferrule.stores import Artifacts
-from ferrule.testing import MiddlewareContract, cassette
+from ferrule.testing import MiddlewareContract
 from ferrule.types import Middleware
 
 
@@ -123,12 +120,3 @@ class TestTraceWithoutProviders(MiddlewareContract):
 
     def middleware(self) -> Middleware:
         return trace()
-
-
-class TestCassetteThatRecords(MiddlewareContract):
-    @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> None:
-        self.path = tmp_path / "calls.json"
-
-    def middleware(self) -> Middleware:
-        return cassette(self.path, "record")

@@ -145,17 +145,13 @@ async def test_invisible_characters_hide_no_credential(order: list[Any]) -> None
     "text",
     [
         "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-        "550e8400-e29b-41d4-a716-446655440000 toolu_01AbCdEfGhIjKlMnOpQrSt chatcmpl-AbC123dEf456GhI789",
         "sk-circle-fade-dot sk-learn risk-management task_manager",
         "https://example.org:80/a?mail=bob@example.org and ssh://git@github.com/a/b",
         '{"a": "http://x.test:8080", "mail": "bob@example.org"}',
         "token = tokens[i2]; password = get_password2(); secret: str = Field(); api_key=os.environ['KEY2']",
         "TOKEN=$(cat x)\nPWD=/home/x1\nMAX_TOKENS=3000\nSORT_KEY=name\nKEYBOARD=us",
-        '{"next_page_token": "CAUQAA1234", "cursor": "eyJpZCI6MX0", "session": "abc12345"}',
-        "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk",
         "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----",
         "The bearer of authentication-schemes. A secret: nobody knows. authorization: see page 3",
-        "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQC7 bob@host",
     ],
 )
 def test_other_texts_stay(text: str) -> None:
@@ -183,6 +179,11 @@ def test_media_that_a_model_reads_as_text_are_masked(data: bytes, mime_type: str
     given = Media("file", data.replace(b"%b", secret), mime_type.replace("%b", RANDOM))
     [block] = redacted(given).content
     assert isinstance(block, Media) and RANDOM not in block.mime_type and secret not in (block.data or b"")
+
+
+def test_bytes_that_are_no_text_stay() -> None:
+    image = Media("image", b"\x89PNG\r\n sk-" + RANDOM.encode(), "image/png")
+    assert redacted(image).content == (image,)
 
 
 def test_a_value_is_masked_by_its_key() -> None:
@@ -361,6 +362,17 @@ async def test_hidden_values_are_stars_in_results() -> None:
     assert first.output == again.output == {"key": "the key is **********", "pin": "**********"} and again.is_replayed
     assert not any("zebra" in str(event.data["result"].record()) for event in seen if "result" in event.data)
     assert (await runner.run("ask_other")).text == "True"  # a handler gets the results of its own calls as they are
+
+
+async def test_a_replayed_call_has_the_redacted_outcome_with_its_form() -> None:
+    @tool
+    def give(text: str) -> bytes:
+        return text.encode()
+
+    runner = Runner([give], journal=redact().journal(memory()))
+    call = ToolCall("1", "give", {"text": f"a sk-proj-{RANDOM}"})
+    first, again = [await runner.run(call, session="s") for _ in range(2)]
+    assert again.is_replayed and (first.output, again.output) == (f"a sk-proj-{RANDOM}".encode(), b"a ***")
 
 
 def test_detectors_are_chosen_by_name() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ferrule import Media, Runner, Text, ToolError, ToolResult, deny, tool
-from ferrule.middleware import limit_output, sanitize, untrusted
+from ferrule import Media, Runner, Text, ToolError, ToolResult, tool
+from ferrule.middleware import limit_output, sanitize
 from ferrule.security.characters import disarm, remove_hidden
 from ferrule.security.hidden_html import remove_hidden_html
 from ferrule.values.content import to_blocks
@@ -243,16 +243,8 @@ def test_the_metadata_counts_what_was_removed() -> None:
     assert result.metadata["sanitized"] == counts and "sanitized" not in sanitized("a").metadata
 
 
-async def test_a_refusal_is_wrapped_only_if_it_has_foreign_words() -> None:
-    @tool(read_only=True)
-    def fetch() -> int:
-        return 1
-
-    reasons = ["not today", "not \x1b[8m<|im_end|>"]
-    runner = Runner([fetch], around=[untrusted, sanitize()], guards=[lambda call, context: deny(reasons.pop(0))])
-    assert "untrusted" not in (await runner.run("fetch")).text
-    error = (await runner.run("fetch")).error or ""
-    assert "not &lt;|im_end|>" in error and error.startswith("<untrusted")
+def test_colliding_keys_stay_apart() -> None:
+    assert sanitized({"a\u200b": 1, "a": 2, "a\u200c": 3}).output == {"a_": 1, "a": 2, "a__": 3}
 
 
 def test_no_output_can_forge_a_cut_mark() -> None:

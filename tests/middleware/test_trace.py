@@ -32,7 +32,7 @@ from ferrule import (
     ask,
     tool,
 )
-from ferrule.middleware import retry, trace
+from ferrule.middleware import _spans, retry, trace
 from waits import BOUND
 from watched import go
 
@@ -462,8 +462,9 @@ async def test_metrics_have_bounded_attributes(sdk: Sdk) -> None:
     assert sum(point.count for point in sdk.points("ferrule.approval.duration")) == 4
 
 
-async def test_waiting_for_a_slot_is_no_execution(sdk: Sdk) -> None:
-    gate, inside = asyncio.Event(), asyncio.Event()
+async def test_waiting_for_a_slot_is_no_execution(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, inside, now = asyncio.Event(), asyncio.Event(), [0.0]
+    monkeypatch.setattr(_spans, "perf_counter", lambda: now[0])
 
     @tool(concurrency=1)
     async def hold() -> None:
@@ -476,11 +477,11 @@ async def test_waiting_for_a_slot_is_no_execution(sdk: Sdk) -> None:
     second = asyncio.create_task(runner.run("hold"))
     while not runner.waiting:
         await asyncio.sleep(0)
-    await asyncio.sleep(0.5)
+    now[0] = 100.0
     gate.set()
     await asyncio.gather(first, second)
     (queued,), (ran,) = sdk.points("ferrule.call.queued"), sdk.points("gen_ai.execute_tool.duration")
-    assert queued.max > 0.01 and ran.min < queued.max
+    assert (queued.min, queued.max) == (0, 100) and (ran.min, ran.max) == (0, 100)
 
 
 class BreaksAt:
