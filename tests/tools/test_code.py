@@ -282,6 +282,11 @@ async def test_a_guard_that_observes_judges_the_calls_of_a_program() -> None:
     assert "Denied: no." in result.text and PAID == []
 
 
+async def test_a_program_that_prints_too_much_fails() -> None:
+    result = await run("for i in range(30): print('x' * 40_000)\n1")
+    assert result.status == "failed" and "more than 1,000,000 parts and characters" in result.text
+
+
 PIXEL = b"\x89PNG\r\n\x1a\n"
 
 
@@ -307,6 +312,16 @@ async def test_the_model_sees_a_picture_that_a_program_returns() -> None:
 async def test_a_dict_that_is_no_picture_stays_a_dict(change: str) -> None:
     result = await run(f"{{**draw(), {change}}}", draw)
     assert isinstance(result.output, dict) and [type(block) for block in result.content] == [Text]
+
+
+async def test_no_program_lets_an_api_fetch_an_address() -> None:
+    result = await run("{**draw(), 'data': None, 'uri': 'https://example.com', 'fetch': True}", draw)
+    assert result.content == (Media("image", None, "image/png", "https://example.com", "plot.png"),)
+
+
+async def test_an_unbounded_number_of_looked_up_names_ends_the_program() -> None:
+    result = await run("while True:\n    try:\n        eval('nothing')\n    except NameError:\n        pass")
+    assert result.status == "failed"
 
 
 @pytest.mark.parametrize("value", ["{1, 2}", "(1, 2)", "b'x'", "lambda: 1", "float('nan')", "price", "..."])
@@ -395,6 +410,18 @@ async def test_a_program_is_resumed_once() -> None:
     assert result.metadata["resumed_already"]
 
 
+SECRET = "tok_1234567890abcdef"
+
+
+async def test_no_error_of_a_program_shows_a_secret() -> None:
+    @tool(read_only=True)
+    async def leaks(context: ToolContext) -> str:
+        return str(context.secrets["token"])
+
+    result = await run("x = leaks()\nraise ValueError('it is ' + x)", leaks, secrets={"token": SECRET})
+    assert result.status == "failed" and SECRET not in result.text and "it is ***" in result.text
+
+
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
 
@@ -424,6 +451,20 @@ async def test_the_description_has_typed_stubs() -> None:
     assert 'lines: All of them; list[{"item": str, "count"?: int}]' in made.description
     result = await run("shop_order_all([{'item': 'tea'}])['count']", order)
     assert result.output == 1
+
+
+async def test_a_parameter_that_is_no_identifier_is_given_by_keywords() -> None:
+    async def send(payload: dict[str, Any]) -> str:
+        return f"{payload['from']} {payload['user-id']}"
+
+    schema = {
+        "type": "object",
+        "properties": {"from": {"type": "string"}, "user-id": {"type": "integer"}},
+        "required": ["from", "user-id"],
+    }
+    sending = Tool("send", send, read_only=True, input_schema=schema)
+    assert "def send(**others: Any)" in code.tool(Runner([sending])).description
+    assert (await run("send(**{'from': 'ada', 'user-id': 3})", sending)).output == "ada 3"
 
 
 @pytest.mark.parametrize(

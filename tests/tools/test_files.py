@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Decision, Diff, Runner, Tool, ToolCall, ToolError
+from ferrule import Decision, Diff, Runner, ToolCall, ToolError
 from ferrule.guards import ask_before_changes, within
 from ferrule.security.paths import SymbolicLinkError
 from ferrule.security.patterns import Pattern
@@ -60,16 +60,6 @@ def test_a_page_has_numbered_lines_and_says_how_to_go_on(root: Path) -> None:
     (root / "b").write_text("")
     (root / "c").write_text("\n")
     assert read(root, path="b") == "[the file is empty]" and read(root, path="c") == "1\t"
-
-
-@pytest.mark.parametrize("one", [files.read_file, files.list_files, files.search_files])
-async def test_a_missing_file_is_logged_without_a_traceback(
-    one: Tool, root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    arguments = {"path": "none", "pattern": "x"} if one is not files.read_file else {"path": "none"}
-    result = await Runner([one]).run(one.name, arguments, ToolContext(working_directory=root))
-    assert (result.status, result.error) == ("failed", f"{str(root / 'none')!r} does not exist")
-    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_long_lines_and_long_files_are_cut_and_say_so(root: Path) -> None:
@@ -332,6 +322,24 @@ def test_a_crowded_directory_is_listed_in_part_with_a_note(root: Path, monkeypat
     assert search(root, pattern="none").endswith(note)
 
 
+def test_a_search_counts_every_file_that_it_opens(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_MAX_SEARCHED_FILES", 3)
+    for name in "abcde":
+        (root / name).write_bytes(b"needle\0")
+    assert "stopped after 3 files" in search(root, pattern="needle")
+
+
+def test_a_search_counts_skipped_files(root: Path) -> None:
+    (root / "a").write_text("needle")
+    (root / "b").write_bytes(b"needle\0")
+    assert search(root, pattern="needle") == "a:1: needle\n[binary or unreadable files that were skipped: 1]"
+    assert "skipped: 1]" in search(root, pattern="needle", path="b")
+    (root / "c").write_text("needle")
+    (root / "c").chmod(0)
+    if not os.access(root / "c", os.R_OK):
+        assert "skipped: 2]" in search(root, pattern="needle")
+
+
 def test_a_listing_and_a_search_end_at_the_deadline(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = [1.0, 1.0, 0.0]
     monkeypatch.setattr(ToolContext, "remaining", lambda context: left.pop(0) if len(left) > 1 else left[0])
@@ -362,6 +370,14 @@ def test_lines_too_long_for_the_pattern_are_counted(root: Path) -> None:
         "a:1: xya!",
         f"[lines over {most} characters, not searched: 1]",
     ]
+
+
+def test_a_search_checks_the_deadline_within_a_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "a").write_text("xya\n" * 100_000)
+    left = [1.0] * 4 + [0.0]
+    monkeypatch.setattr(ToolContext, "remaining", lambda context: left.pop(0) if len(left) > 1 else 0.0)
+    assert "stopped at the deadline, after 1 file;" in search(root, pattern="(x[^!]{1,9}a){1,9}!", path="a")
+    assert left == [0.0]
 
 
 def test_two_spellings_of_a_path_share_a_key(root: Path) -> None:

