@@ -75,6 +75,17 @@ def test_an_unknown_command_is_an_error() -> None:
     assert code == 1 and "there is no command '/tols'; did you mean '/tools'?" in said and "One." in said
 
 
+def test_a_failing_model_does_not_end_the_conversation() -> None:
+    code, said = run_piped("a\nb\n", steps="steps = [lambda m: 1 / 0, lambda m: f'{len(m)} messages']")
+    assert code == 1 and "the model failed: ZeroDivisionError" in said and "1 messages" in said
+
+
+def test_nobody_is_asked_through_a_pipe() -> None:
+    steps = "steps = [[('write_file', {'path': 'a', 'content': 'b'})], lambda m: m[-1]['content']]"
+    code, said = run_piped("write\ny\n", steps=steps)
+    assert "nobody is there to ask" in said and not Path("a").exists() and code == 1
+
+
 @pytest.mark.slow
 def test_ctrl_c_cancels_the_call_and_twice_at_the_prompt_ends(folder: Path, gate: Gate) -> None:
     words = ("chat", "--model", "scripted:steps.py", *TOOLS)

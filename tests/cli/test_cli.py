@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 
 import preloaded
 from ferrule.cli.call import parse_arguments
-from ferrule.cli.program import COMMANDS, EXAMPLES, main, make_parser
+from ferrule.cli.program import COMMANDS, EXAMPLES, make_parser
 from ferrule.values.frozen import freeze
 from waits import BOUND
 
@@ -349,6 +351,12 @@ def test_a_run_that_breaks_off_still_shows_its_table(here: Path, last: str, code
     assert done.stderr.count("\n") == 1 if error else "Traceback" not in done.stderr
 
 
+def test_a_run_ends_at_its_maximum_of_turns(here: Path) -> None:
+    done = ferrule(*RUN, "--max-turns", "1", cwd=here)
+    assert done.returncode == 1 and "turn 2" not in done.stdout
+    assert "the run ended: limited\nthe limit is 1 turn; --max-turns sets another\n" in done.stdout
+
+
 @pytest.mark.large
 @needs_terminal
 @pytest.mark.parametrize("answer", ["y", "n"])
@@ -356,6 +364,25 @@ def test_a_change_runs_if_the_person_says_yes(here: Path, answer: str) -> None:
     code, screen = run_at_terminal(*RUN, cwd=here, answer=answer)
     assert code == 0 and screen.index("asked: ") < screen.index("[y/N]")
     assert (here / "note.txt").exists() is (answer == "y")
+
+
+@needs_terminal
+def test_the_text_of_a_tool_cannot_move_the_cursor(here: Path) -> None:
+    (here / "evil.txt").write_text("\x1b]0;owned\x07\x1b[2J", encoding="utf-8")
+    steps = 'steps = [[("peek", {"path": "evil.txt"})], lambda m: m[-1]["content"]]'
+    (here / "steps.py").write_text(steps, encoding="utf-8")
+    assert "\x1b" not in ferrule(*RUN, cwd=here).stdout
+    assert "\ufffd[2J" in run_at_terminal(*RUN, cwd=here)[1]
+
+
+def test_a_model_that_cannot_be_reached_is_named_with_its_address(here: Path) -> None:
+    pytest.importorskip("openai")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    words = ("run", "x", "--tools", "tools.py", "--model", "openai:m", "--base-url", f"http://me:pw@{address}/v1")
+    done = ferrule(*words, cwd=here, OPENAI_API_KEY="k")
+    said = f"ferrule: the model failed: cannot reach it at http://{address}/v1/chat/completions: "
+    assert done.returncode == 1 and done.stderr == f"{said}{os.strerror(errno.ECONNREFUSED)}\n"
 
 
 def test_the_demo_works_and_is_journaled(tmp_path: Path) -> None:
@@ -430,17 +457,3 @@ def test_the_help_of_a_command_fits_and_its_example_is_valid(name: str, monkeypa
     assert max(map(len, shown.splitlines())) <= 80
     assert shlex.join(shlex.split(EXAMPLES[name])) in shlex.join(shlex.split(shown.partition("example: ")[2]))
     parser.parse_intermixed_args(shlex.split(EXAMPLES[name]))
-
-
-@pytest.mark.large
-@pytest.mark.parametrize("provider", ["anthropic", "openai", "gemini", "mistral", "cohere", "bedrock"])
-def test_a_missing_key_names_its_environment_variable(
-    provider: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for variable in [name for name in os.environ if name.endswith(("_API_KEY", "_PROFILE", "_TOKEN"))]:
-        monkeypatch.delenv(variable)
-    assert main(["run", "hi", "--model", f"{provider}:some-model"]) == 2
-    said = capsys.readouterr().err
-    assert re.search(r"needs credentials: set [A-Z_]+_KEY", said) and "client=" not in said

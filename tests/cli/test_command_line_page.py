@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import preloaded
-from ferrule.cli.program import COMMANDS
+from ferrule.cli.program import COMMANDS, main
 from waits import BOUND
 
 ROOT = Path(__file__).parent.parent.parent
@@ -103,3 +103,10 @@ def test_the_page_has_its_files_and_each_command() -> None:
     assert [name for name, _ in files_of(POLICY)] == ["shop.py", "policy.toml"]
     assert len(commands_of(PAGE)) > 10
     assert [name for name in COMMANDS if f"## `ferrule {name}`" not in PAGE] == []
+
+
+def test_the_exit_codes_of_the_page_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    codes = capsys.readouterr().out.partition("exit codes:")[2]
+    table = PAGE.partition("## Exit codes")[2]
+    assert re.findall(r"(?m)^\| (\d+) \|", table) == re.findall(r"(?m)^  (\d+) ", codes)

@@ -105,6 +105,13 @@ def test_a_model_that_fails_in_one_case_ends_with_1(folder: Path, ferrule: Any) 
     assert "  the model failed: ModelFailed: ZeroDivisionError: division by zero" in done.out.splitlines()
 
 
+def test_a_list_of_steps_serves_every_case(folder: Path, ferrule: Any) -> None:
+    (folder / "steps.py").write_text('steps = [[("stock", {"article": "\\x1b[2J"})], "Three."]', encoding="utf-8")
+    found = ferrule(*EVAL, "--json").json
+    assert [[call["name"] for call in one["called"]] for one in found["cases"]] == [["stock"]] * 3
+    assert "\x1b" not in ferrule(*EVAL).out
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [

@@ -112,6 +112,14 @@ def test_files_are_made_with_the_first_grant_and_private(home: Path) -> None:
     assert len((home / "config/ferrule/grants.key").read_text()) == 64
 
 
+def test_a_key_in_the_environment_makes_no_key_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FERRULE_GRANTS_KEY", "k" * 32)
+    assert GrantStore().compare_and_set("a", None, 1) and not (home / "config").exists()
+    monkeypatch.setenv("FERRULE_GRANTS_KEY", "o" * 32)
+    with pytest.raises(StoreError, match="sealed with another key"):
+        GrantStore()
+
+
 KEYS = {"another key": "00" * 32, "a short key": "00", "no hexadecimal": "zz" * 32}
 
 

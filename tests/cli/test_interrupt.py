@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import subprocess
 from contextlib import nullcontext
@@ -104,24 +102,6 @@ def test_a_blocked_thread_does_not_keep_the_program(tmp_path: Path, gate: Gate) 
 
 
 @slow
-def test_the_process_of_an_isolated_handler_is_killed(tmp_path: Path, gate: Gate) -> None:
-    os.mkfifo(tmp_path / "alive")
-    alive = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        with Terminal("call", "apart", "gate=gate", "alive=alive", *TOOLS, cwd=tmp_path) as terminal:
-            gate.passed()
-            terminal.interrupt()
-            terminal.until(FINISHING)
-            assert not select.select([alive], [], [], 0)[0], "the first has ended it"
-            terminal.interrupt()
-            assert terminal.end() == CODE
-        assert select.select([alive], [], [], BOUND)[0]
-        assert os.read(alive, 1) == b""
-    finally:
-        os.close(alive)
-
-
-@slow
 def test_an_interrupt_withdraws_the_question(tmp_path: Path, gate: Gate) -> None:
     steps(tmp_path, [("work", {"gate": "gate"}), ("note", {"text": "x"}), ("note", {"text": "y"})])
     with Terminal(*RUN, cwd=tmp_path) as terminal:
@@ -137,21 +117,14 @@ def test_an_interrupt_withdraws_the_question(tmp_path: Path, gate: Gate) -> None
         assert not (tmp_path / "note.txt").exists()
 
 
-@pytest.mark.large
 @slow
-def test_an_approver_blocked_in_input_does_not_keep_the_program(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(
-        "from ferrule import Runner, ask, tool\n\n\n"
-        '@tool\ndef change() -> str:\n    """Changes."""\n    return "changed"\n\n\n'
-        "runner = Runner(\n    [change],\n    guards=[lambda call, context: ask('sure?')],\n"
-        "    approve=lambda call, decision, context: input('Really? ') == 'y',\n)\n",
-        encoding="utf-8",
-    )
-    for keys, code in (("\x03", CODE), ("y\n", 0)):
-        with Terminal("call", "change", "--tools", "own.py", cwd=tmp_path) as terminal:
-            terminal.until("Really? ")
-            terminal.type(keys)
-            assert terminal.end() == code, terminal.shown
+def test_after_a_hidden_question_the_terminal_echoes_again(tmp_path: Path) -> None:
+    with Terminal("call", "secret", *TOOLS, cwd=tmp_path) as terminal:
+        terminal.until("empty to refuse): ")
+        assert not terminal.echoes()
+        terminal.interrupt()
+        assert terminal.end() == CODE
+        assert terminal.echoes()
 
 
 # who has the signal

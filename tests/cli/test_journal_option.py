@@ -106,11 +106,3 @@ def test_a_bare_name_of_a_file_here_is_refused_where_something_is_written() -> N
     for done in (order("tea", "shop.db"), ferrule("token", "new", "ann"), ferrule("token", "list")):
         assert done.returncode == 2 and "here too: write ./" in done.stderr and done.stderr.count("\n") == 1
     assert {Path(name).read_text(encoding="utf-8") for name in ("shop.db", "tokens.toml")} == {"mine"}
-
-
-def test_a_policy_with_a_memory_warns_without_a_journal() -> None:
-    Path("policy.toml").write_text('[[rule]]\ndecide = "allow"\ntools = ["order"]\nat_most = 1\nper = "day"\n')
-    words = ("call", "order", "article=tea", "--tools", "tools.py:TOOLS", "--policy", "policy.toml")
-    assert "add --journal FILE" in ferrule(*words).stderr
-    kept = [ferrule(*words, "--journal", "../calls.db") for _ in range(2)]
-    assert [done.returncode for done in kept] == [0, 1] and "add --journal" not in kept[0].stderr + kept[1].stderr

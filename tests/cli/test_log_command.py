@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sqlite3
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, ToolError, allow, tool
+from ferrule.journal._rows import EVENT_COLUMNS, EventRows
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED
 from ferrule.middleware import retry
 from journal_desk import ADA, aged, call, desk, journaled, one_of_each
@@ -113,6 +115,16 @@ def test_a_terminal_shows_the_newest_calls_and_a_pipe_all(path: Path, said: Comm
     assert len(said.records("log", "calls.db")) == 101
 
 
+def test_missing_events_are_reported(path: Path, said: Command) -> None:
+    journaled(path, one_of_each)
+    with sqlite3.connect(path) as connection:  # as a writer does that could not keep pace
+        values = EventRows(1).make_lost_row(1200, time.time() - 7200)
+        connection.execute(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
+    connection.close()
+    assert "1,200 events missing" in said("log", "calls.db")
+    assert "missing" not in said("log", "calls.db", "--since", "1h")
+
+
 def test_hostile_texts_cannot_control_the_terminal(path: Path, said: Command) -> None:
     @tool(read_only=True)
     async def speak(text: str) -> str:
@@ -201,6 +213,23 @@ def test_explain_shows_the_approver_and_their_changes(path: Path, said: Command)
     text = said("explain", "calls.db", "toolu_01…")
     assert "id        toolu_01A09q90" in text and "argument  euros = 3" in text
     assert "allowed by eve; with euros=3\n" in text
+
+
+def test_calls_with_one_id_are_explained_one_by_one(path: Path, said: Command) -> None:
+    journaled(path, one_of_each)
+    text = said("explain", "calls.db", "c1")
+    assert text.startswith("2 calls have this id: ") and "(1 of 2)" in text and "(2 of 2)" in text
+    assert text.count("nothing ran again") == 1
+    [one] = said.records("explain", "calls.db", "c2")
+    assert one["status"] == "suspended"
+    assert len(said.records("explain", "calls.db", "c1")) == 2
+
+
+def test_a_suspended_call_shows_its_deadline(path: Path, said: Command) -> None:
+    journaled(path, one_of_each)
+    text = said("explain", "calls.db", "c2")
+    assert re.search(r"\+0\.\d+s ‖ suspended: refund waits for a decision: somebody else decides", text)
+    assert re.search(r"‖ it waits for an answer, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", text)
 
 
 # -- retention ---------------------------------------------------------------------------------------------------------

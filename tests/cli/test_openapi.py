@@ -119,11 +119,26 @@ def test_a_wrong_command_says_what_is_right(ferrule: Any, words: list[str], erro
     assert not any(f"{word}=" in done.err for word in ("server", "credentials", "only", "roots", "budget"))
 
 
+def test_a_model_gets_no_more_than_the_budget(ferrule: Any) -> None:
+    words = ("run", "Look", *API, *HTTPS, *SECRET, "--model", "scripted:steps.py")
+    assert ferrule(*words).code == 0
+    done = ferrule(*words, "--budget", "10")
+    assert done.code == 2 and "the budget is 10" in done.text
+
+
 def test_a_call_reads_as_many_pages_as_the_option_says(ferrule: Any, server: tuple[str, str], folder: Path) -> None:
     (folder / "list.json").write_text(json.dumps(LIST))
     call = ("call", "list", "--openapi", "list.json", *server)
     assert '"items": [1]' in ferrule(*call).out
     assert '"items": [1, 2]' in ferrule(*call, "--pages", "2").out
+
+
+def test_an_installed_server_has_the_same_options(ferrule: Any, folder: Path) -> None:
+    options = [f"--openapi={folder / 'api.json'}", "--server=https://a.example", "--only=GET", "--secret=key=SHOP_KEY"]
+    options += ["--budget=5000", "--pages=3"]
+    done = ferrule("serve", *options, "--install")
+    assert done.code == 0 and all(json.dumps(word) in done.out for word in options)
+    assert "a-secret-key" not in done.out
 
 
 @pytest.mark.parametrize("more", [(), SECRET])

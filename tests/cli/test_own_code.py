@@ -119,6 +119,12 @@ def test_beside_named_tools_only_their_imports_run(folder: Path, command: str) -
 
 
 @pytest.mark.large
+@pytest.mark.parametrize("word", ["-mferrule", "-Bmferrule.cli"])
+def test_a_module_option_in_one_word_is_recognized(folder: Path, word: str) -> None:
+    assert "list_files" in run_command(folder, [sys.executable, word], "list")
+
+
+@pytest.mark.large
 def test_the_worker_of_a_tool_runs_only_its_imports(folder: Path) -> None:
     call = ["call", "add_elsewhere", 'pair={"a": 1, "b": 2}']
     assert run_command(folder, SCRIPT, *call, "--tools", "own_tools.py") == "3\n"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ferrule.cli.client_configs import format_configurations
 from ferrule.policy import TrustedFiles
 
 TOOLS = '''
@@ -75,6 +77,12 @@ def test_check_shows_the_decision_and_the_rules_of_each_tool(ferrule: Any) -> No
     write("strict.toml", 'mode = "never_ask"\n')
     said = ferrule("policy", "check", "strict.toml", *REFUND).text
     assert said.startswith("mode: never_ask") and "refund destructive deny none" in said
+
+
+def test_check_shows_the_rules_of_resources_and_prompts(ferrule: Any) -> None:
+    write("served.toml", 'allow = ["refund"]\nask = ["resource:hours"]\ndeny = ["*:hours"]\n')
+    done = ferrule("policy", "check", "served.toml", *REFUND)
+    assert "resource:hours read-only allow served.toml:2 ask resource:hours served.toml:3 deny *:hours" in done.text
 
 
 def test_check_names_each_error_with_its_line(ferrule: Any) -> None:
@@ -174,17 +182,19 @@ def test_decide_asks_the_guards_of_the_runner_too(ferrule: Any) -> None:
     assert done.code == 1 and "offer a voucher instead" in done.text
 
 
+def test_decide_judges_for_the_named_principal(ferrule: Any) -> None:
+    write("people.toml", '[[rule]]\ndecide = "allow"\ntools = ["refund"]\nprincipals = ["ada"]\n')
+    words = ("decide", *refund(1), "--policy", "people.toml")
+    assert [ferrule(*words, "--principal", name).code for name in ("ada", "eve")] == [0, 3]
+
+
 # --policy
 
 
-def test_a_policy_replaces_the_question_about_every_change(ferrule: Any) -> None:
-    def call(amount: int) -> tuple[int, str]:
-        done = ferrule("call", *refund(amount), "--policy", "policy.toml")
-        return done.code, done.text
-
-    assert call(100) == (0, "paid 100 back")
-    assert call(101)[0] == 1 and "nobody is there to ask" in call(101)[1]
-    assert call(5000) == (1, "Denied: offer a voucher instead. Nothing was run.")
+def test_a_policy_keeps_paths_in_the_working_directory(ferrule: Any) -> None:
+    write("open.toml", 'allow = ["*"]\n')
+    done = ferrule("call", "read_file", "path=../x", "--policy", "open.toml")
+    assert done.code == 1 and "outside the allowed paths" in done.text
 
 
 @pytest.mark.parametrize(
@@ -211,6 +221,11 @@ def test_run_shows_rules_and_shadow_decisions(ferrule: Any) -> None:
     assert done.code == 0 and "#1 refund allowed by policy.toml:1" in done.text and "3 refund ok yes" in done.text
     assert "#4 refund denied by policy.toml:3" in done.text
     assert "2 calls of refund: allow, with the shadow policy deny (policy.toml:1; shadow: next.toml:1)" in done.text
+
+
+def test_an_installed_server_has_its_policy() -> None:
+    text = format_configurations("a", ["tools.py"], [], [], Path("/srv"), None, ["policy.toml"])
+    assert json.dumps(f"--policy={Path('/srv/policy.toml')}") in text
 
 
 # trust

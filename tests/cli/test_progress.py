@@ -108,6 +108,16 @@ def test_nothing_else_is_written_while_a_person_is_asked(tmp_path: Path, gate: G
 
 
 @slow
+def test_the_output_of_a_tool_goes_above_the_rows(tmp_path: Path, gate: Gate) -> None:
+    with Terminal("call", "loud", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
+        terminal.until_shown("printed\n")
+        assert [ROW in line for line in terminal.shown.splitlines()] == [False, True]
+        gate.open()
+        assert terminal.end() == 0
+        assert terminal.shown == "printed\nfine\n"
+
+
+@slow
 def test_a_yielded_text_appears_and_cannot_move_the_cursor(tmp_path: Path, gate: Gate) -> None:
     steps(tmp_path, [("tell", {"gate": "gate"})])
     with Terminal(*RUN, cwd=tmp_path) as terminal:
@@ -146,25 +156,28 @@ def test_reports_without_a_terminal_are_a_line_every_five_seconds() -> None:
     assert [line.split()[-1] for line in written.getvalue().splitlines()] == ["0/12"] * 2 + ["5/12"] * 2 + ["10/12"] * 2
 
 
-@pytest.mark.large
-@slow
-def test_many_rows_are_bounded_and_many_lines_cut(tmp_path: Path, gate: Gate) -> None:
-    steps(
-        tmp_path,
-        [("work", {"gate": "gate", "message": f"m{number}"}) for number in range(30)],
-        [("flood", {"lines": 9_000})],
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ({"attempt": 1, "error": "later\x1b[2J", "wait": 0.52}, "attempt 2 of 3 in 0.5 s: later�[2J"),
+        ({"attempt": 2, "error": "not\nyet", "wait": 0.01}, "attempt 3 of 3 at once: not yet"),
+        ({"attempt": "one", "wait": 0.1}, "(cannot show it: TypeError)"),
+    ],
+)
+def test_another_attempt_is_a_line_with_wait_and_reason(data: dict[str, Any], line: str) -> None:
+    written = io.StringIO()
+    Timeline(Console(file=written, width=200), lambda: 0.0).event(
+        Event("tool:progress", ToolCall("1", "t", {}), {"of": 3, **data})
     )
-    with Terminal(*RUN, cwd=tmp_path, lines=24) as terminal:
-        terminal.until_so(lambda shown: len(rows(shown)) == 8 and "and 22 more calls" in shown, "eight rows")
-        for _ in range(30):
-            gate.open()
-        assert terminal.end() == 0
-        lines = terminal.shown.splitlines()
-    assert [line.split()[2] for line in lines if "→" in line] == [f"#{number + 1}" for number in range(31)]
-    assert sum("✓" in line for line in lines) == 31
-    assert not [line for line in lines if ROW in line or "more calls" in line]
-    flood = [line.partition("flood  ")[2] for line in lines if "… #31 flood" in line]
-    assert flood == [*(f"line {number}" for number in range(40)), "(more output is not shown)"]
+    assert line in written.getvalue() and written.getvalue().count("\n") == 1
+
+
+@slow
+def test_a_failed_call_keeps_its_earlier_output(tmp_path: Path) -> None:
+    done = without_a_terminal("call", "breaks", *TOOLS, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "as far as this\n")
+    assert "failed: " in done.stderr
+    assert "no further" in done.stderr
 
 
 # whatever a tool says

@@ -94,18 +94,11 @@ def test_eval_prints_recall_and_confusable_tools(ferrule: Any) -> None:
     assert ferrule(*EVAL, "--tools", "ferrule.tools.files", "--json").json["tools"] == 8
 
 
-@pytest.mark.parametrize(
-    ("words", "missed"),
-    [
-        (["--min-recall5", "1", "--min-ndcg", "0.87"], []),
-        (["--min-recall5", "0.9", "--min-ndcg", "0.88"], ["NDCG@10 is 0.8770, below 0.88"]),
-    ],
-)
-def test_a_missed_threshold_is_named_and_ends_with_1(ferrule: Any, words: list[str], missed: list[str]) -> None:
-    done = ferrule(*EVAL, *words)
-    assert done.code == bool(missed) and [line for line in done.out.splitlines() if "below" in line] == missed
-    done = ferrule(*EVAL, *words, "--json")
-    assert done.code == bool(missed) and done.json["missed"] == missed
+def test_recall_5_has_its_own_threshold(folder: Path, ferrule: Any) -> None:
+    (folder / "queries.jsonl").write_text(json.dumps({"text": "stock", "relevant": ["order"]}), encoding="utf-8")
+    done = ferrule(*EVAL, "--min-recall5", "0.5", "--min-ndcg", "0")
+    assert done.code == 1 and "recall@5 is 0.0000, below 0.5" in done.out
+    assert "1 query did not find a right tool" in done.out
 
 
 def test_why_shows_scores_and_their_parts(folder: Path, ferrule: Any) -> None:
@@ -122,6 +115,14 @@ def test_why_shows_scores_and_their_parts(folder: Path, ferrule: Any) -> None:
     small = RANKER.replace('("name", 2.0))', '("name", 2.0), ("name", 0.001))')  # small parts are left out
     (folder / "ranker.py").write_text(small, encoding="utf-8")
     assert [" ".join(line.split()) for line in ferrule(*EXPLAINING).out.splitlines()] == lines
+
+
+def test_why_without_explanations_shows_scores_alone(ferrule: Any) -> None:
+    done = ferrule(*WHY, "--by", "ranker.py:Words")
+    assert "4.00  order" in done.out and "ranker.py:Words does not explain its scores" in done.out
+    assert ferrule(*WHY, "--by", "ranker.py:Words", "--json").json[0] == {"tool": "order", "score": 4.0}
+    done = ferrule("select", "why", "tea", "--tools", "tools.jsonl", "--by", "ranker.py:Words")
+    assert done.out == "None of the 3 tools matches.\n"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.policy import TrustedFiles
-from ferrule.policy.settings import Settings, parse_settings
+from ferrule.policy.settings import Settings, iter_settings_paths, parse_settings
 
 SHOP = """
 from pathlib import Path
@@ -108,6 +108,12 @@ def test_a_changed_mcp_file_ends_the_trust(project: Path, ferrule: Any) -> None:
     assert not (project / "started").exists()
 
 
+def test_files_that_untrusted_settings_name_are_not_shown(project: Path, ferrule: Any) -> None:
+    (project.parent / "secret").write_text("hunter2", encoding="utf-8")
+    Path(PLACE).write_text('mcp = "../secret"\npolicy = "../secret"', encoding="utf-8")
+    assert "hunter2" not in ferrule("run", "go").text + ferrule(*BY_HAND).text
+
+
 @pytest.mark.parametrize(
     "text", ['modle = "x"', "model = 3", 'model = "a\\u001bb"', "model = [", "x = 1\n" * 100_000, "\xff", None], ids=str
 )
@@ -121,6 +127,12 @@ def test_broken_settings_of_a_repository_stop_no_run(text: str | None, name: str
         (project / name).write_text(head + text, encoding="latin-1")
     done = ferrule(*BY_HAND)
     assert done.code == 0 and f"{name} is not used: " in done.text
+
+
+def test_outside_a_repository_only_the_working_directory_counts(project: Path) -> None:
+    inside = [os.path.relpath(place, project) for place in iter_settings_paths(project / "deep")]
+    assert inside == ["deep/.ferrule/settings.toml", "deep/pyproject.toml", PLACE, "pyproject.toml"]
+    assert len(list(iter_settings_paths(project.parent))) == 2
 
 
 PRINTABLE = st.characters(codec="utf-8", exclude_categories=("C", "Z"), include_characters=" ")

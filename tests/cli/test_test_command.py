@@ -196,6 +196,13 @@ def test_a_rule_of_the_policy_is_named_by_text_or_place(failures: Check) -> None
             assert failures(f"{call}'{answer}'\n{expected}", policy='"own.toml"') == ""
 
 
+def test_a_rule_about_the_time_holds_at_the_time_of_the_test(failures: Check) -> None:
+    rule = '[[rule]]\ndecide = "allow"\ntools = ["order"]\nduring = "Mon-Fri 09:00-17:00"\n'
+    Path("own.toml").write_text(rule, encoding="utf-8")
+    for at, status in (("'2026-11-30 10:00'", "ok"), ("2026-11-30 18:00:00", "denied")):
+        assert failures(f"{ORDER}at = {at}\nstatus = '{status}'", policy='"own.toml"') == ""
+
+
 def test_the_command_line_names_other_tools(ferrule: Any) -> None:
     test = f'[[test]]\n{STOCK}status = "ok"\n'
     Path("mine.toml").write_text(test, encoding="utf-8")
