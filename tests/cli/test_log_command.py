@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import sqlite3
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, ToolError, allow, tool
+from ferrule.cli.journal_calls import format_duration
 from ferrule.journal._rows import EVENT_COLUMNS, EventRows
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED
 from ferrule.middleware import retry
@@ -230,6 +232,12 @@ def test_a_suspended_call_shows_its_deadline(path: Path, said: Command) -> None:
     text = said("explain", "calls.db", "c2")
     assert re.search(r"\+0\.\d+s ‖ suspended: refund waits for a decision: somebody else decides", text)
     assert re.search(r"‖ it waits for an answer, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", text)
+
+
+def test_a_duration_has_at_most_two_units() -> None:
+    seconds = (0.0996, 0.9996, 59.96, 3599.6, 90_000, math.inf)
+    texts = ["100 ms", "1.0 s", "1 min 0 s", "1 h 0 min", "1 d 1 h", "?"]
+    assert [format_duration(one) for one in seconds] == texts
 
 
 # -- retention ---------------------------------------------------------------------------------------------------------

@@ -188,6 +188,15 @@ def test_decide_judges_for_the_named_principal(ferrule: Any) -> None:
     assert [ferrule(*words, "--principal", name).code for name in ("ada", "eve")] == [0, 3]
 
 
+def test_decide_shows_rules_that_allow_a_line_together(ferrule: Any) -> None:
+    write("lines.py", "from ferrule import tool\n\n\n@tool\ndef shell(command: str) -> str: return command\n")
+    write("lines.toml", 'allow = ["shell(git status)", "shell(pytest *)", "shell(ls)"]\n')
+    words = ("command=git status && pytest -q", "--policy", "lines.toml", "--tools", "lines.py")
+    done = ferrule("decide", "shell", *words)
+    assert done.code == 0 and "rule: lines.toml:1 " in done.text and "shell(ls) no" in done.text
+    assert "shell(git status) yes, with others" in done.text and "shell(pytest *) yes, with others" in done.text
+
+
 # --policy
 
 
