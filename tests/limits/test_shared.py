@@ -254,6 +254,20 @@ async def test_an_unreadable_row_stops_no_sweep() -> None:
     assert len(store.items()) == 3
 
 
+async def test_a_held_slot_outlives_a_store_that_fails_for_a_while() -> None:
+    store, gate = Broken("not at all"), Gate()
+    limits = share_limits(store)
+    first = asyncio.create_task(shared(limits, gate).run("look"))
+    await gate.inside.wait()
+    store.how = "unreachable"
+    assert (await shared(limits).run("look")).status == "limited"
+    store.how = "not at all"
+    assert (await shared(store, waits=Waits(slot=0.05)).run("look")).status == "limited"
+    gate.open.set()
+    assert (await first).output == "through"
+    assert (await shared(limits).run("look")).output == "seen"
+
+
 @pytest.mark.parametrize("limit", [rate, budget])
 @pytest.mark.parametrize("key", [b"bytes", 1.5, ("a", frozenset())])
 async def test_a_key_that_cannot_be_stored_fails_the_call_and_nothing_runs(limit: Any, key: Any) -> None:

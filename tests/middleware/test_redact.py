@@ -30,6 +30,7 @@ from ferrule import (
     Toolset,
     tool,
 )
+from ferrule.approval import later
 from ferrule.journal import events, memory
 from ferrule.middleware import limit_output, redact, sanitize, trace
 from ferrule.security.masking import mask_certain_credentials
@@ -373,6 +374,16 @@ async def test_a_replayed_call_has_the_redacted_outcome_with_its_form() -> None:
     call = ToolCall("1", "give", {"text": f"a sk-proj-{RANDOM}"})
     first, again = [await runner.run(call, session="s") for _ in range(2)]
     assert again.is_replayed and (first.output, again.output) == (f"a sk-proj-{RANDOM}".encode(), b"a ***")
+
+
+async def test_a_call_that_waits_can_be_resumed_from_a_redacted_journal() -> None:
+    @tool(ask=True)
+    def pay(key: str) -> str:
+        return "paid"
+
+    runner = Runner([pay], journal=redact().journal(memory()), approve=later)
+    waiting = await runner.run("pay", {"key": f"sk-proj-{RANDOM}"}, session="s")
+    assert (await runner.resume(waiting, True)).success
 
 
 def test_detectors_are_chosen_by_name() -> None:

@@ -317,6 +317,17 @@ async def test_baggage_does_not_leave_the_program(sdk: Sdk) -> None:
         context.detach(token)
 
 
+async def test_a_broken_propagator_breaks_no_call(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    from tests.middleware.traced_tools import which_trace
+
+    def breaks(*given: object, **named: object) -> None:
+        raise RuntimeError("no such propagator")
+
+    monkeypatch.setattr(TraceContextTextMapPropagator, "inject", breaks)
+    assert (await sdk.runner(which_trace).run("which_trace", {})).success
+
+
 @pytest.mark.large
 async def test_a_served_runner_continues_the_clients_trace(sdk: Sdk) -> None:
     from tests.middleware.traced_tools import OURS
