@@ -215,14 +215,6 @@ class Terminal:
     def interrupt(self) -> None:
         self.type("\x03")
 
-    def interrupted_until_it_ends(self) -> int:
-        """Its exit code; two signals may count as one, and each is told by the terminal's ^C."""
-        end = time.monotonic() + BOUND
-        self.interrupt()
-        while self._read(end):
-            self.interrupt()
-        return self.program.wait(BOUND)
-
     def end(self) -> int:
         """Its exit code, once it has ended."""
         end = time.monotonic() + BOUND

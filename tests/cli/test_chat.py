@@ -75,11 +75,6 @@ def test_an_unknown_command_is_an_error() -> None:
     assert code == 1 and "there is no command '/tols'; did you mean '/tools'?" in said and "One." in said
 
 
-def test_run_without_a_task_or_input_says_what_to_write() -> None:
-    code, said = run_piped("", "run")
-    assert code == 2 and "there is no task: use ferrule run TASK" in said
-
-
 def test_a_failing_model_does_not_end_the_conversation() -> None:
     code, said = run_piped("a\nb\n", steps="steps = [lambda m: 1 / 0, lambda m: f'{len(m)} messages']")
     assert code == 1 and "the model failed: ZeroDivisionError" in said and "1 messages" in said

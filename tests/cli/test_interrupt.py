@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -93,13 +90,6 @@ def test_the_third_interrupt_kills_and_restores_the_terminal(tmp_path: Path, gat
 
 
 @slow
-def test_more_interrupts_kill_a_blocked_loop(tmp_path: Path, gate: Gate) -> None:
-    with Terminal("call", "blocking", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
-        gate.passed()
-        assert terminal.interrupted_until_it_ends() == -signal.SIGINT
-
-
-@slow
 def test_a_blocked_thread_does_not_keep_the_program(tmp_path: Path, gate: Gate) -> None:
     with Terminal("call", "stuck", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
         gate.passed()
@@ -109,24 +99,6 @@ def test_a_blocked_thread_does_not_keep_the_program(tmp_path: Path, gate: Gate) 
         terminal.until(STOPPING)
         terminal.until("cancelled: The call was cancelled.")
         assert terminal.end() == CODE
-
-
-@slow
-def test_the_process_of_an_isolated_handler_is_killed(tmp_path: Path, gate: Gate) -> None:
-    os.mkfifo(tmp_path / "alive")
-    alive = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        with Terminal("call", "apart", "gate=gate", "alive=alive", *TOOLS, cwd=tmp_path) as terminal:
-            gate.passed()
-            terminal.interrupt()
-            terminal.until(FINISHING)
-            assert not select.select([alive], [], [], 0)[0], "the first has ended it"
-            terminal.interrupt()
-            assert terminal.end() == CODE
-        assert select.select([alive], [], [], BOUND)[0]
-        assert os.read(alive, 1) == b""
-    finally:
-        os.close(alive)
 
 
 @slow
@@ -155,50 +127,6 @@ def test_after_a_hidden_question_the_terminal_echoes_again(tmp_path: Path) -> No
         assert terminal.echoes()
 
 
-@pytest.mark.large
-@slow
-def test_an_approver_blocked_in_input_does_not_keep_the_program(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(
-        "from ferrule import Runner, ask, tool\n\n\n"
-        '@tool\ndef change() -> str:\n    """Changes."""\n    return "changed"\n\n\n'
-        "runner = Runner(\n    [change],\n    guards=[lambda call, context: ask('sure?')],\n"
-        "    approve=lambda call, decision, context: input('Really? ') == 'y',\n)\n",
-        encoding="utf-8",
-    )
-    for keys, code in (("\x03", CODE), ("y\n", 0)):
-        with Terminal("call", "change", "--tools", "own.py", cwd=tmp_path) as terminal:
-            terminal.until("Really? ")
-            terminal.type(keys)
-            assert terminal.end() == code, terminal.shown
-
-
-@slow
-def test_a_stopped_call_keeps_its_earlier_output(tmp_path: Path, gate: Gate) -> None:
-    (tmp_path / "own.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom ferrule import Runner\n"
-        "from tests.cli.watched_tools import tell\nrunner = Runner([tell], guards=[lambda call, context: None])\n",
-        encoding="utf-8",
-    )
-    with Terminal("call", "tell", "gate=gate", "--tools", "own.py:runner", cwd=tmp_path) as terminal:
-        terminal.until_shown("characters  half �[31m")
-        terminal.interrupt()
-        terminal.until(FINISHING)
-        terminal.interrupt()
-        assert terminal.end() == CODE
-        assert terminal.shown.endswith("and changes nothing.\nfirst line\nhalf �[31m\n")
-
-
-@slow
-def test_a_call_that_finishes_after_an_interrupt_gives_its_result(tmp_path: Path, gate: Gate) -> None:
-    with Terminal("call", "work", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
-        terminal.until_shown("1/4  begun")
-        terminal.interrupt()
-        terminal.until(FINISHING)
-        gate.open()
-        assert terminal.end() == CODE
-        assert terminal.shown.splitlines()[-1] == "fine"
-
-
 # who has the signal
 
 
@@ -211,25 +139,6 @@ def test_only_the_default_handler_is_replaced_and_given_back(before: Any) -> Non
         assert signal.getsignal(signal.SIGINT) is before
     finally:
         signal.signal(signal.SIGINT, first)
-
-
-@slow
-def test_an_interrupt_before_the_loop_starts_counts(tmp_path: Path) -> None:
-    code = (
-        "import asyncio, os, signal, sys\n"
-        "from contextlib import nullcontext\n"
-        "from ferrule.cli.interrupt import Stages\n"
-        "heard = []\n"
-        "async def main(stages):\n    stages.steer(lambda: heard.append(1))\n"
-        "with Stages(nullcontext) as stages:\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    asyncio.run(main(stages))\n"
-        "print(heard, stages.pressed)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=False, preexec_fn=listening
-    )
-    assert (done.stdout, done.stderr) == ("[1] 1\n", FINISHING)
 
 
 @slow

@@ -109,29 +109,6 @@ def test_a_bare_name_of_a_file_here_is_refused_where_something_is_written() -> N
     assert {Path(name).read_text(encoding="utf-8") for name in ("shop.db", "tokens.toml")} == {"mine"}
 
 
-def test_a_bare_name_that_two_journals_have_is_refused_where_one_is_read() -> None:
-    Path("calls.db").write_text("mine", encoding="utf-8")
-    assert "here too" not in ferrule("log", "calls.db").stderr
-    Path("calls.db").unlink()
-    assert order("tea", "calls.db").stdout == "ordered tea\n"
-    Path("calls.db").write_text("mine", encoding="utf-8")
-    for words in (["log", "calls.db"], ["explain", "calls.db", "c1"], ["inspect", "--journal", "calls.db"]):
-        assert "here too: write ./calls.db or" in ferrule(*words).stderr
-
-
-def test_the_state_folder_below_the_working_directory_is_named_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(Path("state").resolve()))
-    assert "may reach it. Use another place, or start the command in another folder" in order("tea", "calls.db").stderr
-
-
-def test_a_policy_with_a_memory_warns_without_a_journal() -> None:
-    Path("policy.toml").write_text('[[rule]]\ndecide = "allow"\ntools = ["order"]\nat_most = 1\nper = "day"\n')
-    words = ("call", "order", "article=tea", "--tools", "tools.py:TOOLS", "--policy", "policy.toml")
-    assert "add --journal FILE" in ferrule(*words).stderr
-    kept = [ferrule(*words, "--journal", "../calls.db") for _ in range(2)]
-    assert [done.returncode for done in kept] == [0, 1] and "add --journal" not in kept[0].stderr + kept[1].stderr
-
-
 def test_decide_judges_by_the_calls_of_a_journal_and_records_none() -> None:
     Path("policy.toml").write_text('[[rule]]\ndecide = "allow"\ntools = ["order"]\nat_most = 1\nper = "day"\n')
     words = ("order", "article=tea", "--tools", "tools.py:TOOLS", "--policy", "policy.toml")

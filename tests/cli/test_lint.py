@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ferrule import Tool, ToolContext, Toolset, build_tool, tool
-from ferrule.providers import NAMES, anthropic
-from ferrule.providers.lint import LIMITS, Finding, costs, findings
+from ferrule.providers import NAMES
+from ferrule.providers.lint import LIMITS, Finding, findings
 from ferrule.tools import files
 
 ANY: dict[str, Any] = {"type": "object"}
@@ -51,23 +50,6 @@ def test_good_tools_have_at_most_notes_about_strict_schemas() -> None:
     assert sorted(LIMITS) == sorted(NAMES)
 
 
-def test_findings_are_sorted_by_level() -> None:
-    tools = [made("a", schema=schema_of(**{"x-y": {"type": "string"}})), made("a.b", ""), made("A")]
-    levels = [finding.level for finding in findings(tools)]
-    assert levels == sorted(levels, key=["error", "warning", "note"].index) and len(set(levels)) == 3
-    assert findings(tools) == findings([*tools])
-
-
-@pytest.mark.large
-@pytest.mark.parametrize(("provider", "most"), [("openai_chat", 128), ("gemini", 512)])
-def test_too_many_tools_for_a_provider_are_an_error(provider: str, most: int) -> None:
-    tools = [made(f"tool_{number}_x") for number in range(most)]
-    assert not found("count", *tools, of=(provider,))
-    [one] = found("count", *tools, made("one_more"), of=(provider,))
-    assert (one.level, one.provider) == ("error", provider)
-    assert str(most) in one.text and str(most + 1) in one.text
-
-
 def test_what_a_provider_refuses_is_an_error_for_it_alone() -> None:
     assert not found("description-size", made("fits", "x" * 1024))
     [one] = found("description-size", made("long", "x" * 1025))
@@ -104,11 +86,6 @@ def test_the_strict_limit_of_a_request_is_reported() -> None:
     assert {finding.level for finding in found("strict-limit", *tools)} == {"note"}
 
 
-def test_a_tool_that_cannot_be_strict_does_not_count_as_strict() -> None:
-    tools = [made(f"tool_{number}_x", schema=schema_of(x={"type": "string"})) for number in range(20)]
-    assert not found("strict-limit", *tools, made("odd", schema=OPEN), of=("anthropic",))
-
-
 # What a model sees
 
 
@@ -133,28 +110,6 @@ def test_a_parameter_without_a_description_is_a_note_at_any_depth() -> None:
     private = made("pay", schema=schema_of(pin={"type": "string"})).replace(private=("pin",))
     paths = [finding.path for finding in found("no-parameter-description", made("some", schema=schema), private)]
     assert paths == ["$.properties.rows.items.properties.deep"]
-
-
-@pytest.mark.parametrize(
-    ("parameter", "described"),
-    [
-        ({"$ref": "#/$defs/anything"}, False),
-        ({"$ref": "#/$defs/said"}, True),
-        ({"anyOf": [{"$ref": "#/$defs/said"}, {"type": "null"}]}, True),
-        ({"$ref": "#/$defs/said/properties/inner"}, False),
-        ({"$ref": "#/properties/other"}, True),
-        ({"$ref": "#/$defs/said/anyOf/0"}, False),
-        (True, True),
-    ],
-)
-def test_a_description_may_stand_behind_a_reference(parameter: Any, described: bool) -> None:
-    said = {"description": "Said.", "properties": {"inner": True}, "anyOf": [{"type": "object"}]}
-    schema = schema_of(x=parameter, other={"type": "string", "description": "Other."})
-    schema["$defs"] = {"anything": True, "said": said}
-    one = made("one", schema=schema)
-    paths = [finding.path for finding in found("no-parameter-description", one, strict=True)]
-    assert ("$.properties.x" not in paths) is described
-    assert [cost.tool for cost in costs([one], strict=True)] == ["one"]
 
 
 # What a model may mix up
@@ -185,40 +140,15 @@ def test_similar_tools_are_a_warning_that_names_both(one: Tool, other: Tool) -> 
     ("one", "other"),
     [
         (made("create_user", "Create a user.", TEXT), made("delete_user", "Delete a user.", TEXT)),
-        (made("usd_to_eur", "", TEXT), made("eur_to_usd", "", TEXT)),
         (made("start_service", STARTS, TEXT), made("stop_service", STARTS.replace("Start", "Stop"), TEXT)),
         (made("list_notes", STARTS, TEXT), made("run_notes", f"{STARTS} Once.", schema_of(other={"type": "string"}))),
-        (made("mute_one", ""), made("mute_two", "")),
     ],
 )
 def test_tools_that_differ_in_a_word_or_parameters_are_not_reported(one: Tool, other: Tool) -> None:
     assert not found("confusable", one, other)
 
 
-def test_every_similar_pair_is_found_in_order() -> None:
-    tools = [made("send", "Mail it."), made("look", "See it."), made("sends", ""), made("looks", "")]
-    said = [(one.tool, one.text.split("'")[1]) for one in found("confusable", *tools)]
-    assert said == [("send", "sends"), ("look", "looks")]
-
-
 # What it costs
-
-
-def test_tokens_are_a_quarter_of_the_bytes_of_a_definition() -> None:
-    one = made("ö", "Überall.")
-    [cost] = costs([one], ["anthropic"])
-    text = json.dumps(anthropic.tools([one])[0], ensure_ascii=False, separators=(",", ":"))
-    assert cost.tokens == {"anthropic": (len(text.encode()) + 3) // 4}
-    assert cost.description == len("Überall.")
-
-
-def test_each_provider_counts_its_own_form() -> None:
-    [cost] = costs([made("odd", schema=schema_of(**{"x-y": {"type": "string"}}))])
-    assert cost.tokens["gemini"] is None  # it refuses the tool
-    assert 0 < (cost.tokens["anthropic"] or 0) < (cost.tokens["openai_chat"] or 0)
-    one = made("one", schema=schema_of(x={"type": "integer", "minimum": 1, "maximum": 9}))
-    [loose], [strict] = costs([one], ["anthropic"]), costs([one], ["anthropic"], strict=True)
-    assert (strict.tokens["anthropic"] or 0) > (loose.tokens["anthropic"] or 0)
 
 
 # The program

@@ -94,25 +94,6 @@ def test_a_rewritten_lock_must_be_trusted_again(ferrule: Any, folder: Path) -> N
     assert ferrule("list", "--tools", "shop.py", "--lock", "ferrule.lock").code == 0
 
 
-def test_a_missing_tool_leaves_the_file_once_accepted(ferrule: Any) -> None:
-    ferrule(*LOCK)
-    done = ferrule("lock", "--tools", "shop.py:stock")
-    assert done.code == 0 and "'order' is missing" in done.out
-    assert ferrule("lock", "--tools", "shop.py:stock", "--accept", "order").code == 0
-    assert list(json.loads(read_lock())["tools"]) == ["stock"]
-
-
-def test_similar_names_are_left_out_until_one_is_accepted(ferrule: Any) -> None:
-    edit("@tool(read_only=True)", '@tool(name="Order-it")')
-    edit("@tool\n", '@tool(name="order_it")\n')
-    done = ferrule(*LOCK)
-    assert done.code == 1 and done.out.count("left out") == 2
-    assert ferrule(*LOCK, "--accept", "order_it").code == 1
-    done = ferrule("list", "--tools", "shop.py", "--lock", "ferrule.lock")
-    assert "order_it" in done.out and "Order-it" not in done.out
-    assert "'Order-it' is quarantined: it is new, and its name looks like 'order_it'" in done.err
-
-
 def test_an_edited_lock_is_refused_and_unchanged(ferrule: Any) -> None:
     ferrule(*LOCK)
     edit("Order more", "Order much more", "ferrule.lock")
@@ -135,16 +116,6 @@ def test_other_commands_leave_quarantined_tools_out(ferrule: Any, folder: Path, 
     assert done.code == 0 and "Get more" not in done.out
     assert "ferrule: 'order' is quarantined: it changed since it was accepted: its description" in done.err
     assert words[0] != "serve" or f"--lock={folder / 'ferrule.lock'}" in done.out
-
-
-def test_a_call_of_a_quarantined_tool_says_why(ferrule: Any) -> None:
-    ferrule(*LOCK)
-    edit("Order more", "Get more")
-    call = ("call", "order", "article=tea", "--tools", "shop.py", "--lock", "ferrule.lock")
-    done = ferrule(*call, "--yes", "order")
-    assert done.code == 2 and not done.out and "--yes: there is no tool 'order'" in done.err
-    done = ferrule(*call)
-    assert done.code == 2 and not done.out and "'order' is quarantined: it changed" in done.err
 
 
 def test_a_model_cannot_call_a_quarantined_tool(ferrule: Any, folder: Path) -> None:
@@ -178,12 +149,3 @@ def test_a_program_runs_by_the_lock_that_the_command_wrote(folder: Path) -> None
     assert done.stdout == "Denied: 'order' is not available. Nothing was run.\n" and "its description" in done.stderr
     assert run_program("lock", "--tools", "app.py", "--accept", "order").returncode == 0
     assert run_program("app.py").stdout == "ordered 1 of tea\n"
-
-
-def test_a_tool_is_the_same_in_a_file_a_module_and_a_program(folder: Path) -> None:
-    more = "\nfrom ferrule import Toolset\ntools = Toolset([stock, order]).with_lock()\n"
-    main = "if __name__ == '__main__':\n    print(len(tools))\n"
-    (folder / "shop.py").write_text((folder / "shop.py").read_text() + more + main, encoding="utf-8")
-    assert run_program("lock", "--tools", "shop.py").returncode == 0
-    assert run_program("lock", "--tools", "shop").returncode == 0
-    assert run_program("shop.py").stdout == "2\n"

@@ -156,23 +156,19 @@ def test_hostile_texts_cannot_control_the_terminal(path: Path, said: Command) ->
     ("words", "text"),
     [
         (["log", "none.db"], "there is no journal at 'none.db'"),
-        (["log", "none.db", "--prune", "90d"], "there is no journal at 'none.db'"),
         (["log", "text.db"], "'text.db' is no journal"),
         (["log", "calls.db", "--status", "suspend"], "did you mean 'suspended'"),
         (["log", "calls.db", "--since", "yesterday"], "'yesterday' is not a time"),
-        (["log", "calls.db", "--until", "9" * 9 + "w"], ""),
-        (["log", "calls.db", "--prune", "soon"], "'soon' is not an age"),
         (["log", "calls.db", "--prune", "90d", "--tool", "x"], "leave out --tool"),
         (["explain", "calls.db", "c9"], "there is no call 'c9'"),
-        (["explain", "calls.db", "c1", "--tool", "look"], "no call with the id 'c1' matches"),
         (["explain", "calls.db", "c"], "several ids begin with 'c'; choose from: c1, c2"),
     ],
 )
 def test_a_wrong_command_gets_one_line(path: Path, said: Command, words: list[str], text: str) -> None:
     journaled(path, one_of_each)
     path.with_name("text.db").write_text("no journal" * 1000, encoding="utf-8")
-    told = said(*words, code=2 if text else 0)
-    assert text in told.replace('"', "'") and (len(told.splitlines()) == 1 or not text)
+    told = said(*words, code=2)
+    assert text in told.replace('"', "'") and len(told.splitlines()) == 1
     assert not path.with_name("none.db").exists()
 
 
@@ -280,13 +276,3 @@ async def test_following_shows_new_calls_until_interrupted(path: Path) -> None:
         assert await asyncio.to_thread(terminal.end) == 130
         assert "Traceback" not in terminal.said and terminal.screen.cursor
     journal.close()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="it needs a terminal of Unix")
-def test_an_ascii_terminal_gets_ascii_signs(path: Path) -> None:
-    journaled(path, one_of_each)
-    with Terminal("explain", "calls.db", "c3", cwd=path.parent, PYTHONIOENCODING="ascii") as terminal:
-        assert terminal.end() == 0
-    assert "look  x failed" in terminal.shown and "> started" in terminal.shown and "-> " not in terminal.shown
-    assert "?" not in terminal.shown.partition("failed")[0]

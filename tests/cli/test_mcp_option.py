@@ -36,12 +36,6 @@ def test_list_shows_the_tools_and_which_server_is_down(ferrule: Any) -> None:
 
 
 @pytest.mark.large
-def test_lint_and_schema_read_their_definitions(ferrule: Any) -> None:
-    assert "calc__echo" in ferrule("lint", *MCP, "--provider", "anthropic", "--json").out
-    assert ferrule("schema", *MCP, "--provider", "anthropic").json[0]["name"] == "calc__echo"
-
-
-@pytest.mark.large
 def test_call_and_run_reach_the_server_if_that_is_allowed(ferrule: Any) -> None:
     call = ("call", "calc__echo", "text=words", *MCP)
     assert ferrule(*call, "--yes", "calc__echo")[:2] == (0, "words\n")

@@ -131,20 +131,6 @@ def test_the_worker_of_a_tool_runs_only_its_imports(folder: Path) -> None:
     assert run_command(folder, MODULE, *call, "--tools", "own_tools") == "3\n"
 
 
-@pytest.mark.large
-def test_serving_http_imports_nothing_beside_the_tools(folder: Path) -> None:
-    with subprocess.Popen(
-        [*SCRIPT, "serve", "own_tools.py", "--http", "0"], cwd=folder, stderr=subprocess.PIPE, text=True
-    ) as program:
-        try:
-            assert program.stderr is not None
-            line = program.stderr.readline()
-        finally:
-            program.terminate()
-    assert read_traps(folder) == ""
-    assert "serving http://127.0.0.1:" in line
-
-
 def test_a_plug_in_of_the_folder_is_not_loaded(folder: Path) -> None:
     words = ["run", "Say it.", "--model", "scripted:own_steps.py", "--select", "nobody", "--tools", "own_tools.py"]
     done = subprocess.run([*SCRIPT, *words], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)

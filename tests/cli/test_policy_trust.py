@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ferrule import Toolset, tool
 from ferrule.cli.program import main
 from ferrule.policy import TrustedFiles
-from ferrule.policy.lock import format_lock, make_definition
 
 pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
@@ -63,27 +61,8 @@ def test_a_policy_that_settings_name_is_trusted_with_them(here: Path, capsys: py
     assert "rules.toml" in capsys.readouterr().out
 
 
-def test_a_person_is_warned_of_broad_rules(here: Path) -> None:
-    (here / "p.toml").write_text('allow = ["shell(find *)"]\n')
-    _, said = trust(here, "p.toml", answer="no")
-    assert "find runs the programs that its arguments name" in " ".join(said.split())
-
-
 @pytest.mark.parametrize("answer", ["yes", "", "{number}0"])
 def test_only_the_shown_number_trusts_the_file(here: Path, answer: str) -> None:
     (here / "p.toml").write_text('allow = ["refund"]\n')
     code, said = trust(here, "p.toml", answer=answer)
     assert code == 1 and "The file is not trusted." in said and TrustedFiles().versions() == {}
-
-
-def test_a_lock_file_can_be_trusted(here: Path) -> None:
-    @tool
-    def stock(article: str) -> int:
-        """Say how many there are."""
-        return 3
-
-    file = here / "ferrule.lock"
-    file.write_text(format_lock({"stock": make_definition(stock)}))
-    code, said = trust(here, "ferrule.lock")
-    assert code == 0 and "Say how many there are." in said
-    assert list(Toolset([stock]).with_lock(file)) == [stock]

@@ -156,27 +156,6 @@ def test_reports_without_a_terminal_are_a_line_every_five_seconds() -> None:
     assert [line.split()[-1] for line in written.getvalue().splitlines()] == ["0/12"] * 2 + ["5/12"] * 2 + ["10/12"] * 2
 
 
-@pytest.mark.large
-@slow
-def test_many_rows_are_bounded_and_many_lines_cut(tmp_path: Path, gate: Gate) -> None:
-    steps(
-        tmp_path,
-        [("work", {"gate": "gate", "message": f"m{number}"}) for number in range(30)],
-        [("flood", {"lines": 9_000})],
-    )
-    with Terminal(*RUN, cwd=tmp_path, lines=24) as terminal:
-        terminal.until_so(lambda shown: len(rows(shown)) == 8 and "and 22 more calls" in shown, "eight rows")
-        for _ in range(30):
-            gate.open()
-        assert terminal.end() == 0
-        lines = terminal.shown.splitlines()
-    assert [line.split()[2] for line in lines if "→" in line] == [f"#{number + 1}" for number in range(31)]
-    assert sum("✓" in line for line in lines) == 31
-    assert not [line for line in lines if ROW in line or "more calls" in line]
-    flood = [line.partition("flood  ")[2] for line in lines if "… #31 flood" in line]
-    assert flood == [*(f"line {number}" for number in range(40)), "(more output is not shown)"]
-
-
 @pytest.mark.parametrize(
     ("data", "line"),
     [
@@ -220,12 +199,6 @@ def test_progress_of_any_kind_is_one_printable_line(done: Any) -> None:
         assert "cannot be shown" not in written.getvalue()
         assert written.getvalue().count("\n") <= 1
         assert written.getvalue().rstrip("\n").isprintable()
-
-
-def test_a_report_of_a_tools_own_kind_shows_what_the_tool_said() -> None:
-    written, data = io.StringIO(), {"tool_name": "t", "input": {"n": 3}, "page": 2}
-    Timeline(Console(file=written), lambda: 0.0).report(Event("tool:progress", ToolCall("1", "t", {"n": 3}), data))
-    assert '{"page": 2}' in written.getvalue() and "input" not in written.getvalue()
 
 
 def test_chunks_become_bounded_lines() -> None:

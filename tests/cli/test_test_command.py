@@ -110,15 +110,12 @@ def test_the_page_has_each_key(ferrule: Any) -> None:
     [
         (f'{ORDER}approve = "yes"\nstatus = "ok"', ""),
         (f'{ORDER}status = "ok"', "the status is denied; expected ok"),
-        (f'{ORDER}approve = "later"\nstatus = "suspended"', ""),
         (f'{ORDER}approve = {{ stock = "yes" }}\nstatus = "denied"', ""),
         (f'{ORDER}approve = {{ ordr = "yes" }}\nstatus = "invalid"', "did you mean 'order'"),
         ('call = "stock"\narguments = \'{"article": "tea",}\'\nstatus = "ok"', ""),
         (f'{STOCK}result_contains = ["7", "8"]', "lacks '8'"),
         ('call = "stock"\nresult_contains = "\'article\' is required"', ""),
         (f'{STOCK}called = {{ call = "stock", times = 2 }}', "was called once"),
-        (f'{STOCK}called = "stok"', "did you mean 'stock'"),
-        (f'{STOCK}not_called = ["order"]', ""),
         (f'{STOCK}not_called = "stock"', "stock() was called"),
         (f'{ORDER}denied = {{ call = "order", rule = "said no" }}', ""),
         (f'{ORDER}denied = {{ call = "order", rule = "x9" }}', "no rule with 'x9'"),
@@ -146,7 +143,6 @@ END = '{ say = "Seven." },\n]'
         (f'{TALK}reply_contains = "Seven"\ntold_contains = ["7", "JSON"]\nstatus = "done"', ""),
         (f'{TALK}called = "stock"\nnot_called = "order"', ""),
         (f'{TALK}told_contains = "Seven"', "the text for the model lacks 'Seven'"),
-        (f'{TALK}status = "suspended"', "the status is done; expected suspended"),
         (TALK.replace(END, f'{{ say = "A." }}, {END}') + 'not_called = "order"', "1 of 3 steps left over"),
         (TALK.replace(END, "]") + 'called = "order"', 'end them with { say = "…" }'),
         (
@@ -159,16 +155,6 @@ END = '{ say = "Seven." },\n]'
 def test_a_conversation_is_compared_with_its_expectations(test: str, wrong: str, failures: Check) -> None:
     said = failures(test, answers="{ stock = 7 }")
     assert (wrong in said) if wrong else said == ""
-
-
-def test_a_failure_has_a_line_for_each_event(ferrule: Any) -> None:
-    head = 'tools = ["ran.py"]\nanswers = { stock = 7 }\n[[test]]'
-    Path("mine.toml").write_text(f"{head}{TALK}not_called = 'order'", encoding="utf-8")
-    (one,) = ferrule("test", "mine.toml", "--json").json
-    user, model, stock, order, end = one["lines"]
-    assert (user, model, end) == ("user   How much tea?", "model  I look.", "model  Seven.")
-    assert stock == "call   stock(article='tea') → ok: '7'"
-    assert order.startswith("call   order() → invalid, not run: ")
 
 
 # How tests run
@@ -234,18 +220,13 @@ def test_the_command_line_names_other_tools(ferrule: Any) -> None:
     ("text", "error"),
     [
         ('tols = ["x.py"]', "1 a file of tests has no 'tols': did you mean 'tools'?"),
-        ("test = 5", "1 test must be a list of tables, as in [[test]]"),
         ("\n[[test]]\ncall = 'x'", "2 a test needs an expectation: called, denied, not_called"),
-        ("[[test]]\nstatus = 'ok'", "a test needs either call"),
         ("[[test]]\ncall = 'x'\ntold_contains = 'x'", "told_contains is not a key of a call"),
-        ("[[test]]\nuser = 'x'\nstatus = 'done'", "a conversation needs a model"),
         ("[[test]]\nuser = 'x'\nmodel = [{ sya = 'x' }]\nstatus = 'done'", 'a turn must be { say = "…" }'),
         ("[[test]]\nuser = 'x'\nmodel = [{ say = 'x', arguments = {} }]\nstatus = 'done'", "arguments without a call"),
         ("[[test]]\ncall = 'x'\napprove = 'perhaps'\nstatus = 'ok'", 'approve must be "yes", "no" or "later"'),
         ("[[test]]\ncall = 'x'\ncalled = [{ call = 'x', time = 1 }]", "called has no 'time': did you mean 'times'?"),
-        ("[[test]]\ncall = 'x'\ncalled = [{ call = 'x', times = 0 }]", "times must be a whole number of at least 1"),
         ("[[test]", "it is not TOML"),
-        ("", "there are no tests"),
     ],
 )
 def test_a_wrong_file_is_named_with_its_line_and_no_test_runs(text: str, error: str, ferrule: Any) -> None:
@@ -270,11 +251,3 @@ def test_a_wrong_name_in_the_head_is_an_error(head: str, error: str, ferrule: An
     assert done.code == 2 and error in done.err
     done = ferrule("test", "nowhere.toml")
     assert done.code == 2 and "cannot read 'nowhere.toml'" in done.err
-
-
-def test_the_texts_of_a_test_cannot_move_the_cursor(ferrule: Any) -> None:
-    test = '[[test]]\nname = "\\u001b[2J"\ncall = "stock"\narguments = { article = "\\u001b[2J" }\nstatus = "denied"'
-    talk = '[[test]]\nuser = "\\u001b[2J"\nmodel = [{ say = "\\u001b[2J" }]\nstatus = "failed"'
-    Path("mine.toml").write_text(f'tools = ["ran.py"]\n{test}\n{talk}', encoding="utf-8")
-    done = ferrule("test", "mine.toml")
-    assert done.code == 1 and "\x1b" not in done.out

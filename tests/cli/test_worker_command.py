@@ -20,8 +20,6 @@ QUEUE = dbos.queue("tools", url=URL)
 QUEUED = [tool(add, isolation=QUEUE)]
 RUNNER = Runner([tool(add)])
 OTHERS = [*QUEUED, tool(add, name="other", isolation=dbos.queue("tools", url=URL))]
-FAR = [*QUEUED, tool(add, name="other", isolation=dbos.queue("far", url="postgresql://nobody@127.0.0.1:1/other"))]
-OLD = [tool(add, isolation=dbos.queue("tools", url="mysql://localhost/none"))]
 """
 
 
@@ -31,9 +29,6 @@ OLD = [tool(add, isolation=dbos.queue("tools", url="mysql://localhost/none"))]
         ("worker_tools.py:QUEUED", "write 'worker_tools:QUEUED'"),
         ("worker_tools:RUNNER", "none of these tools has a queue"),
         ("worker_tools:OTHERS", "two queues have the name 'tools'"),
-        ("worker_tools:FAR", "the queues of one database"),
-        ("worker_tools:OLD", "postgresql://… or sqlite:///…"),
-        ("worker_tools:NOTHING", "there is no 'NOTHING'"),
         ("worker_tools:QUEUED", "pip install 'ferrule[dbos]'"),
         ("worker_tools:QUEUED --drain -1", "a number of seconds, such as 30, not '-1'"),
         ("worker_tools:QUEUED ", "FERRULE_REMOTE_KEY"),

@@ -69,13 +69,6 @@ async def tell(gate: str) -> AsyncIterator[str]:
 
 
 @tool(read_only=True)
-async def flood(lines: int) -> AsyncIterator[str]:
-    """Yields much."""
-    for number in range(lines):
-        yield f"line {number}\n"
-
-
-@tool(read_only=True)
 async def breaks() -> AsyncIterator[str]:
     """Yields, and fails."""
     yield "as far as this"
@@ -99,14 +92,6 @@ async def last(text: str) -> str:
 @tool(read_only=True)
 def stuck(gate: str) -> str:
     """Blocks in a thread, for ever."""
-    say(gate)
-    threading.Event().wait()
-    raise DefinitionError("never")
-
-
-@tool(read_only=True)
-async def blocking(gate: str) -> str:
-    """Blocks the loop, for ever."""
     say(gate)
     threading.Event().wait()
     raise DefinitionError("never")

@@ -54,16 +54,7 @@ def optional_context(arguments: Any, context: Any = None) -> dict[str, int]:
     return {"n": 1}
 
 
-def optional_annotated(arguments: Any, given: ToolContext[Any] | None = None) -> dict[str, int]:
-    return optional_context(arguments, given)
-
-
 def required_other(arguments: Any, given: Any) -> dict[str, int]:
-    return optional_context(arguments, given)
-
-
-def required_and_more(arguments: Any, given: Any, extra: int = 5) -> dict[str, int]:
-    assert extra == 5
     return optional_context(arguments, given)
 
 
@@ -79,7 +70,7 @@ def whatever(*arguments: Any) -> dict[str, int]:
 @pytest.mark.parametrize(
     "hook",
     [
-        *(optional_other, optional_context, optional_annotated, required_other, required_and_more),
+        *(optional_other, optional_context, required_other),
         *(whatever, awaited, partial(optional_other, extra=5)),
     ],
 )

@@ -93,8 +93,9 @@ async def test_a_call_blocked_by_reservations_may_retry() -> None:
 @pytest.mark.parametrize(
     ("usage", "used"),
     [
-        *((usage, 30) for usage in (None, 5, {}, {"tokens": "5"}, {"tokens": -5}, {"tokens": float("nan")})),
-        *((usage, 7) for usage in ({"tokens": 7, "cost": None}, {"total_tokens": 7})),
+        *((usage, 30) for usage in (5, {"tokens": "5"}, {"tokens": -5}, {"tokens": float("nan")})),
+        ({"tokens": 7, "cost": None}, 7),
+        ({"total_tokens": 7}, 7),
         ({"input_tokens": 3, "output_tokens": 4}, 7),
     ],
 )
@@ -108,32 +109,10 @@ async def test_usage_is_read_or_the_reservation_is_charged(usage: Any, used: int
     assert limit.used(KEY) == {"tokens": used}
 
 
-def _no_usage(result: ToolResult) -> Any:
-    raise KeyError("usage")
-
-
-@pytest.mark.parametrize("usage", [_no_usage, lambda result: 5, lambda result: [("tokens", 5)]])
-async def test_a_usage_function_that_raises_keeps_the_reservation(usage: Any, caplog: pytest.LogCaptureFixture) -> None:
-    limit = budget(tokens=100, reserve={"tokens": 60}, usage=usage)
-
-    runner = Runner([think], inside=[limit])
-    assert (await runner.run("think", {}, S)).output == "thought"
-    refused = await runner.run("think", {}, S)
-    assert (refused.status, "retry_after" in refused.metadata) == ("limited", False)  # nothing runs any more
+async def test_a_usage_function_that_raises_keeps_the_reservation() -> None:
+    limit = budget(tokens=100, reserve={"tokens": 60}, usage=lambda result: 1 / 0)
+    assert (await Runner([think], inside=[limit]).run("think", {}, S)).output == "thought"
     assert limit.used(KEY) == {"tokens": 60}
-    assert "budget: usage raised" in caplog.text
-
-
-async def test_functions_may_compute_usage_and_reservation() -> None:
-    limit = budget(
-        cost=1,
-        reserve=lambda call, context: {"cost": call.arguments["uses"]},
-        usage=lambda result: {"cost": 0.25} if result.success else None,
-    )
-
-    runner = Runner([think], inside=[limit])
-    found = [(await runner.run("think", {"uses": uses}, S)).status for uses in (1, 0.75, 0.75, 0.5)]
-    assert found == ["ok", "ok", "limited", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -162,25 +141,6 @@ async def test_ten_times_a_tenth_is_one() -> None:
     results = await Runner([think], inside=[limit]).run_all(calls(*[{}] * 11), S)
     assert statuses(results) == ["ok"] * 10 + ["limited"]
     assert limit.used(KEY) == {"cost": 1.0}
-
-
-async def test_use_beyond_the_reservation_is_charged() -> None:
-    limit = budget(tokens=100, reserve={"tokens": 10})
-
-    runner = Runner([think], inside=[limit])
-    assert [(await runner.run("think", {"uses": uses}, S)).status for uses in (95, 1)] == ["ok", "limited"]
-    assert limit.used(KEY) == {"tokens": 95}
-
-
-@pytest.mark.parametrize("limits", [{"calls": 2}, {"calls": 2, "tokens": 20}])
-async def test_a_call_that_ran_counts_whatever_middleware_says(limits: Any) -> None:
-    async def denies_it(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        return (await next(call, context)).replace(executed=False)  # type: ignore[no-any-return]
-
-    limit = budget(**limits, reserve={"tokens": 10}, usage=lambda result: {"tokens": 10})
-    results = await Runner([think], inside=[limit, denies_it]).run_all(calls({}, {}, {}), S)
-    assert statuses(results) == ["ok", "ok", "limited"]
-    assert limit.used(KEY) == limits
 
 
 @pytest.mark.large
@@ -223,9 +183,8 @@ def test_exactly_the_executed_calls_are_charged(
     go(main())
 
 
-@pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10, "seconds": 50}])
 @pytest.mark.parametrize("end", ["raises", "is limited", "cancelled"])
-async def test_a_call_that_ended_before_it_ran_costs_nothing(limits: Any, end: str) -> None:
+async def test_a_call_that_ended_before_it_ran_costs_nothing(end: str) -> None:
     never: list[asyncio.Event] = []
 
     async def first(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
@@ -239,39 +198,14 @@ async def test_a_call_that_ended_before_it_ran_costs_nothing(limits: Any, end: s
         return make_limited_result("Full.")
 
     clock = ManualClock()
-    inside = [budget(**limits, reserve={"tokens": 10, "seconds": 1}, clock=clock), first]
-    runner = Runner([think], inside=inside)
+    limit = budget(calls=1, tokens=10, seconds=50, reserve={"tokens": 10, "seconds": 1}, clock=clock)
+    runner = Runner([think], inside=[limit, first])
     task = asyncio.ensure_future(runner.run("think", {}, S))
     while not never:
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
     assert [(await runner.run("think", {}, S)).status for _ in range(2)] == ["ok", "limited"]
-
-
-async def test_seconds_are_summed_and_reserved() -> None:
-    clock = ManualClock()
-    limit = budget(seconds=10, reserve={"seconds": 6}, clock=clock)
-
-    @tool(read_only=True)
-    async def act(seconds: float) -> None:
-        await clock.sleep(seconds)
-
-    runner = Runner([act], inside=[limit])
-    batch = [ToolCall("a", "act", {"seconds": 3}), ToolCall("b", "act", {"seconds": 3})]
-    task = asyncio.ensure_future(runner.run_all(batch, S))
-    while not clock.sleeping:
-        await asyncio.sleep(0)
-    await clock.advance(10)
-    found = statuses(await task)
-    for seconds in (4, 1):
-        again = asyncio.ensure_future(runner.run("act", {"seconds": seconds}, S))
-        while not clock.sleeping and not again.done():
-            await asyncio.sleep(0)
-        await clock.advance(10)
-        found.append((await again).status)
-    assert found == ["ok", "limited", "ok", "limited"]
-    assert limit.used(KEY) == {"seconds": 7.0}
 
 
 @pytest.mark.parametrize(

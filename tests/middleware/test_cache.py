@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -296,15 +295,18 @@ async def test_followers_of_an_abandoned_leader_run_after_it_ends(how: str) -> N
                 cancelled.set()
         return mine
 
-    runner = Runner([read], inside=[cache()], waits=Waits(grace=0))
-    leader = asyncio.ensure_future(runner.run("read", timeout=0.01 if how == "its deadline came" else BOUND))
-    await ManualClock().advance(0)
+    clock = ManualClock()
+    runner = Runner([read], inside=[cache()], waits=Waits(grace=0), clock=clock)
+    leader = asyncio.ensure_future(runner.run("read", timeout=10))
+    await clock.advance(0)
     waiting = [asyncio.ensure_future(runner.run("read")) for _ in range(3)]
-    await ManualClock().advance(0)
+    await clock.advance(0)
     if how == "it was cancelled":
         leader.cancel()
+    else:
+        await clock.advance(10)
     await cancelled.wait()
-    await ManualClock().advance(0)
+    await clock.advance(0)
     assert not any(one.done() for one in waiting) and len(runs) == 1
     release.set()
     await asyncio.wait({leader})
@@ -322,35 +324,6 @@ async def test_an_inner_call_does_not_wait_for_its_parent() -> None:
         return (await context.run("read")).output if len(runs) < 3 else "deep"
 
     assert (await Runner([read], inside=[cache()]).run("read")).output == "deep"
-
-
-def test_loops_in_two_threads_share_one_run() -> None:
-    kept = cache()
-    began, release = threading.Event(), threading.Event()
-    runs: list[int] = []
-
-    @tool(read_only=True)
-    def read() -> int:
-        runs.append(1)
-        began.set()
-        release.wait(BOUND)
-        return len(runs)
-
-    outputs: list[Any] = []
-
-    def one() -> None:
-        outputs.append(asyncio.run(Runner([read], inside=[kept]).run("read")).output)
-
-    leader, follower = threading.Thread(target=one), threading.Thread(target=one)
-    leader.start()
-    assert began.wait(BOUND)
-    follower.start()
-    while not next(iter(kept._flights.values())).waiters:
-        assert follower.is_alive()
-    release.set()
-    leader.join(BOUND)
-    follower.join(BOUND)
-    assert (outputs, len(runs)) == ([1, 1], 1)
 
 
 async def test_the_cache_is_refused_in_around() -> None:

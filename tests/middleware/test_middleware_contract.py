@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from ferrule.middleware import (
     after,
@@ -25,7 +21,7 @@ from ferrule.middleware import (
     untrusted,
 )
 from ferrule.stores import Artifacts
-from ferrule.testing import MiddlewareContract, cassette
+from ferrule.testing import MiddlewareContract
 from ferrule.types import Middleware
 
 
@@ -119,24 +115,8 @@ class TestTrace(MiddlewareContract):
         return trace(tracer_provider=TracerProvider(), meter_provider=MeterProvider([InMemoryMetricReader()]))
 
 
-class TestTraceOfWhatIsNotSampled(MiddlewareContract):
-    place = "around"
-
-    def middleware(self) -> Middleware:
-        return trace(tracer_provider=TracerProvider(sampler=ALWAYS_OFF))
-
-
 class TestTraceWithoutProviders(MiddlewareContract):
     place = "around"
 
     def middleware(self) -> Middleware:
         return trace()
-
-
-class TestCassetteThatRecords(MiddlewareContract):
-    @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> None:
-        self.path = tmp_path / "calls.json"
-
-    def middleware(self) -> Middleware:
-        return cassette(self.path, "record")

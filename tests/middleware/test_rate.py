@@ -107,14 +107,6 @@ async def test_a_call_that_would_wait_too_long_is_limited() -> None:
     assert [(await task).status for task in tasks] == ["ok", "ok", "limited", "ok"]
 
 
-async def test_a_batch_is_limited_and_learns_when_to_retry() -> None:
-    clock = ManualClock()
-    runner = Runner([look], inside=[rate(3, 60, clock=clock)])
-    results = await runner.run_all(calls(5))
-    assert [result.status for result in results] == ["ok", "ok", "ok", "limited", "limited"]
-    assert (results[3].metadata["retry_after"], results[3].executed) == (60.0, False)
-
-
 def by_key(call: ToolCall, context: ToolContext[Any]) -> str:
     return str(context.metadata["key"])
 
@@ -149,12 +141,6 @@ async def test_forget_begins_anew() -> None:
     found = [(await runner.run("look", session="s")).status for _ in range(2)]
     limit.forget("s")
     assert [*found, (await runner.run("look", session="s")).status] == ["ok", "limited", "ok"]
-
-
-async def test_by_all_counts_everything_together() -> None:
-    runner = Runner([look, other], inside=[rate(1, by="all", clock=ManualClock())])
-    results = await runner.run_all([*calls(1), ToolCall("o", "other")])
-    assert [result.status for result in results] == ["ok", "limited"]
 
 
 class Later:
@@ -206,29 +192,3 @@ def test_loops_in_two_threads_share_one_count() -> None:
 def test_wrong_parameters_are_refused(wrong: Any) -> None:
     with pytest.raises(DefinitionError):
         rate(**{"calls": 1, **wrong})
-
-
-# The clock that all these tests are moved by.
-
-
-@given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 10))
-def test_a_manual_clock_wakes_sleepers_in_order(sleeps: list[int], moved: int) -> None:
-    async def main() -> None:
-        clock = ManualClock(100)
-        woken: list[tuple[float, int]] = []
-
-        async def sleeper(place: int, seconds: int) -> None:
-            await clock.sleep(seconds)
-            woken.append((clock.time() - 100, place))
-
-        tasks = [asyncio.ensure_future(sleeper(*each)) for each in enumerate(sleeps)]
-        await clock.advance(moved)
-        assert woken == sorted((seconds, place) for place, seconds in enumerate(sleeps) if seconds <= moved)
-        assert clock.time() == 100 + moved
-        assert clock.sleeping == tuple(sorted(100 + seconds for seconds in sleeps if seconds > moved))
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert clock.sleeping == ()
-
-    go(main())

@@ -146,17 +146,13 @@ async def test_invisible_characters_hide_no_credential(order: list[Any]) -> None
     "text",
     [
         "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-        "550e8400-e29b-41d4-a716-446655440000 toolu_01AbCdEfGhIjKlMnOpQrSt chatcmpl-AbC123dEf456GhI789",
         "sk-circle-fade-dot sk-learn risk-management task_manager",
         "https://example.org:80/a?mail=bob@example.org and ssh://git@github.com/a/b",
         '{"a": "http://x.test:8080", "mail": "bob@example.org"}',
         "token = tokens[i2]; password = get_password2(); secret: str = Field(); api_key=os.environ['KEY2']",
         "TOKEN=$(cat x)\nPWD=/home/x1\nMAX_TOKENS=3000\nSORT_KEY=name\nKEYBOARD=us",
-        '{"next_page_token": "CAUQAA1234", "cursor": "eyJpZCI6MX0", "session": "abc12345"}',
-        "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk",
         "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----",
         "The bearer of authentication-schemes. A secret: nobody knows. authorization: see page 3",
-        "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQC7 bob@host",
     ],
 )
 def test_other_texts_stay(text: str) -> None:
@@ -369,20 +365,6 @@ async def test_hidden_values_are_stars_in_results() -> None:
     assert (await runner.run("ask_other")).text == "True"  # a handler gets the results of its own calls as they are
 
 
-async def test_events_and_journal_redact_the_call_as_sent_and_an_invented_name(tmp_path: Path) -> None:
-    card, hide, seen = "4111 1111 1111 1111", redact(), list[Event]()
-    inner = Journal.open(tmp_path / "calls.db")
-    runner = Runner([], journal=hide.journal(inner), observers=[hide.events(seen.append)])
-    result = await runner.run(f"pay {card}", {"card": card})
-    await inner.flush()
-    inner.close()
-    told: list[Any] = [(event, event.call, event.data) for event in seen]
-    told += [(event.data["result"].call, event.data["result"].record()) for event in seen if "result" in event.data]
-    told += [file.read_bytes() for file in tmp_path.iterdir()]
-    assert result.status == "not_found" and len(told) == 4
-    assert card not in repr(told) and "pay ***" in repr(told[2])
-
-
 async def test_a_replayed_call_has_the_redacted_outcome_with_its_form() -> None:
     @tool
     def give(text: str) -> bytes:
@@ -452,10 +434,3 @@ SEVERAL = st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join)
 def test_a_text_of_few_pieces_is_searched_to_its_end(pieces: str, end: str) -> None:
     # Whatever goes back once for each character takes minutes for this length.
     mask_certain_credentials(pieces * (100_000 // len(pieces)) + end)
-
-
-@pytest.mark.large
-@pytest.mark.parametrize(("pieces", "end"), [("=password", " "), ("password=a1b2c3d4", "(")])
-def test_repeated_password_names_take_linear_time(pieces: str, end: str) -> None:
-    # Twenty minutes, where each name looks to the end for what would make its value one.
-    mask_certain_credentials(pieces * (1_000_000 // len(pieces)) + end)

@@ -127,17 +127,6 @@ async def test_retry_is_refused_in_around() -> None:
     assert isinstance(result.exception, DefinitionError) and "inside" in str(result.exception)
 
 
-async def test_a_call_made_by_outer_middleware_is_no_obstacle() -> None:
-    async def asks_first(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        if call.parent is None:
-            await context.run("act")
-        return await next(call, context)  # type: ignore[no-any-return]
-
-    flaky, clock = Flaky(None, DOWN, read_only=True), ManualClock()
-    runner = Runner([flaky.tool], inside=[asks_first, retry(wait=0, clock=clock)])
-    assert ((await runner.run("act")).status, flaky.runs) == ("ok", 3)
-
-
 @given(st.lists(st.sampled_from(["failed", "limited"]), max_size=8), st.integers(1, 5))
 def test_an_unsafe_tool_runs_at_most_once(ends: list[str], attempts: int) -> None:
     ends = list(ends)
@@ -220,14 +209,7 @@ def test_a_wrong_time_counts_as_none_and_never_means_never(given_time: Any, runs
     assert flaky.runs == runs and (runs == 1 or result.metadata["attempts"][0]["wait"] == 0.5)
 
 
-def test_no_wait_goes_beyond_the_deadline() -> None:
-    flaky = Flaky(*[DOWN] * 5, read_only=True)
-    result, _, when = attempt(flaky, attempts=9, wait=4, longest=100, timeout=10)
-    assert (result.status, flaky.runs, when) == ("failed", 3, 4 + 8)
-    assert [made["wait"] for made in result.metadata["attempts"]] == [4, 8, None]
-
-
-@pytest.mark.parametrize("status", ["denied", "invalid", "suspended", "cancelled", "not_found", "unknown"])
+@pytest.mark.parametrize("status", ["denied", "suspended", "unknown"])
 def test_final_statuses_are_never_retried(status: Any) -> None:
     flaky = Flaky(read_only=True)
 
@@ -255,8 +237,7 @@ def test_a_limit_without_a_time_and_an_error_of_middleware_are_not_retried() -> 
     assert asked == ["full", "breaks"]
 
 
-@pytest.mark.parametrize("executed", [True, False, None])
-@pytest.mark.parametrize("retryable", [True, False, None])
+@pytest.mark.parametrize(("retryable", "executed"), [(False, False), (None, False), (True, True), (None, None)])
 def test_retryable_and_executed_decide_about_a_retry(retryable: bool | None, executed: bool | None) -> None:
     error = ToolError("no", retryable=retryable, executed=executed)
     flaky = Flaky(error, read_only=True)
@@ -327,8 +308,7 @@ async def test_each_tool_has_its_own_retries_per_minute() -> None:
     assert (flaky.runs, other.runs) == (2 + 3, 1 + 3)
 
 
-@pytest.mark.parametrize("how", ["the batch is cancelled", "left"])
-async def test_nothing_runs_after_a_wait_that_was_cut_short(how: str) -> None:
+async def test_nothing_runs_after_a_wait_that_was_cut_short() -> None:
     flaky = Flaky(DOWN, read_only=True)
 
     clock = ManualClock()
@@ -336,37 +316,26 @@ async def test_nothing_runs_after_a_wait_that_was_cut_short(how: str) -> None:
     batch = runner.batch([ToolCall("c1", "act", "{}")])
     going = asyncio.ensure_future(batch)  # type: ignore[arg-type]
     await clock.advance(0)
-    if how == "the batch is cancelled":
-        batch.cancel()
-    leaving = asyncio.ensure_future(runner.__aexit__()) if how == "left" else None
+    batch.cancel()
     await clock.advance(20)
     (result,) = await going
-    if leaving is not None:
-        await leaving
     assert (result.status, result.executed, flaky.runs, len(result.metadata["attempts"])) == ("cancelled", True, 1, 2)
     assert "It had been started, and changes nothing" in plain(result)
 
 
-@pytest.mark.parametrize("when", ["while it waits", "while it runs", "while it runs, and the tool hides it"])
-async def test_a_cancellation_passes_at_once(when: str) -> None:
+@pytest.mark.parametrize("while_it_waits", [True, False])
+async def test_a_cancellation_passes_at_once(while_it_waits: bool) -> None:
     runs: list[int] = []
 
     @tool(read_only=True)
     async def act() -> Any:
         runs.append(1)
-        if when == "while it waits":
+        if while_it_waits:
             raise DOWN
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            if when == "while it runs":
-                raise
-            return ToolResult(error="interrupted")
+        await asyncio.Event().wait()
 
     clock = ManualClock()
-    # Without a deadline, what a handler hides is hidden before Python 3.13.
-    timeout = 60.0 if when == "while it runs, and the tool hides it" else None
-    task = asyncio.ensure_future(Runner([act], inside=[retry(clock=clock)], timeout=timeout).run("act"))
+    task = asyncio.ensure_future(Runner([act], inside=[retry(clock=clock)]).run("act"))
     await clock.advance(0.1)
     task.cancel()
     await clock.advance(0)

@@ -23,18 +23,16 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from ferrule import (
     Decision,
-    Deferred,
     DefinitionError,
     Runner,
     ToolCall,
     ToolContext,
-    ToolError,
     ToolResult,
     allow,
     ask,
     tool,
 )
-from ferrule.middleware import retry, trace
+from ferrule.middleware import _spans, retry, trace
 from waits import BOUND
 from watched import go
 
@@ -147,13 +145,7 @@ async def test_a_failed_span_has_the_error_class_and_no_text(sdk: Sdk, error: Ex
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [
-        ("denied", StatusCode.UNSET),
-        ("limited", StatusCode.UNSET),
-        ("timeout", StatusCode.ERROR),
-        ("failed", StatusCode.ERROR),
-        ("unknown", StatusCode.ERROR),
-    ],
+    [("denied", StatusCode.UNSET), ("limited", StatusCode.UNSET), ("timeout", StatusCode.ERROR)],
 )
 async def test_only_a_broken_call_is_an_error_span(sdk: Sdk, status: Any, code: StatusCode) -> None:
     async def answers(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
@@ -208,12 +200,6 @@ def test_invented_names_are_in_no_span_or_metric(name: str) -> None:
         assert (facts(span)["error.type"], facts(span)["ferrule.executed"]) == ("not_found", False)
         (point,) = sdk.points("ferrule.calls")
         assert dict(point.attributes) == {"gen_ai.tool.name": "unknown", "ferrule.status": "not_found"}
-
-
-async def test_a_cut_off_turn_has_a_span(sdk: Sdk) -> None:
-    await sdk.runner(look).run(ToolCall("c1", "look", "{", problem="The turn was cut off."))
-    (span,) = sdk.spans
-    assert (span.name, facts(span)["error.type"]) == ("execute_tool unknown", "invalid")
 
 
 # -- content -----------------------------------------------------------------------------------------------------------
@@ -275,11 +261,6 @@ async def test_foreign_text_in_a_span_is_bounded(sdk: Sdk) -> None:
         assert max(len(str(value)) for value in facts(span).values()) <= 200 and not span.events
 
 
-def test_traced_arguments_and_results_are_bounded(sdk: Sdk) -> None:
-    arguments, result = content(sdk, "x" * 50_000, content=True)
-    assert len(str(arguments)) <= 8_192 and len(str(result)) <= 8_192
-
-
 # -- where the span is the current one ---------------------------------------------------------------------------------
 
 
@@ -336,34 +317,15 @@ async def test_baggage_does_not_leave_the_program(sdk: Sdk) -> None:
         context.detach(token)
 
 
-@pytest.mark.parametrize("where", ["inject", "extract"])
-def test_a_broken_propagator_breaks_no_call(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from opentelemetry.trace.propagation import tracecontext
-
-    from ferrule.executors.process import continue_trace, trace_headers
+async def test_a_broken_propagator_breaks_no_call(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    from tests.middleware.traced_tools import which_trace
 
     def breaks(*given: object, **named: object) -> None:
         raise RuntimeError("no such propagator")
 
-    with Sdk().tracers.get_tracer("app").start_as_current_span("agent"):
-        headers = trace_headers()
-        monkeypatch.setattr(tracecontext.TraceContextTextMapPropagator, where, breaks)
-        assert (trace_headers() == {}) is (where == "inject")
-    with continue_trace(headers):
-        assert otel.get_current_span().get_span_context().is_valid is (where == "inject")
-
-
-@pytest.mark.large
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_an_mcp_server_gets_the_trace_of_the_call(sdk: Sdk) -> None:
-    from tests.middleware.traced_tools import SERVER
-
-    from ferrule import mcp
-
-    async with mcp.connect(SERVER, name="traced") as tools:
-        result = await sdk.runner(*tools).run("traced__trace_of_request", {})
-    span = sdk.named("execute_tool traced__trace_of_request").context
-    assert result.text.split("-")[1] == f"{span.trace_id:032x}", result.text
+    monkeypatch.setattr(TraceContextTextMapPropagator, "inject", breaks)
+    assert (await sdk.runner(which_trace).run("which_trace", {})).success
 
 
 @pytest.mark.large
@@ -398,26 +360,6 @@ async def test_a_frameworks_span_of_the_call_is_reused(sdk: Sdk, attributes: dic
     assert not {name for name in facts(span) if name.startswith("gen_ai.")} - FRAMEWORKS, "it has its own word on these"
     assert not sdk.points("gen_ai.execute_tool.duration"), "who opens the span measures it"
     assert [point.value for point in sdk.points("ferrule.calls")] == [1]
-
-
-@pytest.mark.parametrize(("name", "attributes"), [("other", {}), ("look", {"gen_ai.tool.call.id": "c2"})])
-async def test_a_frameworks_span_of_another_call_is_untouched(sdk: Sdk, name: str, attributes: dict[str, str]) -> None:
-    with frameworks_span(sdk, name, **attributes):
-        await sdk.runner(look).run(ToolCall("c1", "look"))
-    ours = [span for span in sdk.spans if span.instrumentation_scope and span.instrumentation_scope.name == "ferrule"]
-    assert [span.name for span in ours] == ["execute_tool look"]
-    assert next(facts(span) for span in sdk.spans if span not in ours).get("ferrule.status") is None
-
-
-async def test_a_recursive_call_has_its_own_span(sdk: Sdk) -> None:
-    @tool(read_only=True)
-    async def down(n: int, context: ToolContext) -> None:
-        if n:
-            await context.run("down", {"n": n - 1})
-
-    with frameworks_span(sdk, "down"):
-        await sdk.runner(down).run(ToolCall("c1", "down", {"n": 2}))
-    assert len(sdk.spans) == 3
 
 
 @pytest.mark.parametrize("sampled", [True, False])
@@ -459,16 +401,6 @@ async def test_a_suspended_and_a_resumed_call_are_linked_spans(sdk: Sdk, answer:
     assert first.status.status_code is StatusCode.UNSET and "error.type" not in facts(first)
     (point,) = sdk.points("ferrule.approval.duration")
     assert dict(point.attributes) == {"gen_ai.tool.name": "look", "ferrule.decision": "allow" if answer else "deny"}
-
-
-async def test_deferred_work_is_linked_too(sdk: Sdk) -> None:
-    @tool
-    async def hands_over() -> Deferred:
-        return Deferred("t1")
-
-    runner = sdk.runner(hands_over)
-    await runner.resume((await runner.run("hands_over")).record(), ToolResult("made"))
-    linked(sdk)
 
 
 async def test_an_inner_call_of_the_same_id_has_its_own_span(sdk: Sdk) -> None:
@@ -541,8 +473,9 @@ async def test_metrics_have_bounded_attributes(sdk: Sdk) -> None:
     assert sum(point.count for point in sdk.points("ferrule.approval.duration")) == 4
 
 
-async def test_waiting_for_a_slot_is_no_execution(sdk: Sdk) -> None:
-    gate, inside = asyncio.Event(), asyncio.Event()
+async def test_waiting_for_a_slot_is_no_execution(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, inside, now = asyncio.Event(), asyncio.Event(), [0.0]
+    monkeypatch.setattr(_spans, "perf_counter", lambda: now[0])
 
     @tool(concurrency=1)
     async def hold() -> None:
@@ -555,11 +488,11 @@ async def test_waiting_for_a_slot_is_no_execution(sdk: Sdk) -> None:
     second = asyncio.create_task(runner.run("hold"))
     while not runner.waiting:
         await asyncio.sleep(0)
-    await asyncio.sleep(0.5)
+    now[0] = 100.0
     gate.set()
     await asyncio.gather(first, second)
     (queued,), (ran,) = sdk.points("ferrule.call.queued"), sdk.points("gen_ai.execute_tool.duration")
-    assert queued.max > 0.01 and ran.min < queued.max
+    assert (queued.min, queued.max) == (0, 100) and (ran.min, ran.max) == (0, 100)
 
 
 class BreaksAt:
@@ -591,22 +524,6 @@ async def test_a_broken_sdk_breaks_no_call(where: str, caplog: pytest.LogCapture
 # -- what it costs nobody ----------------------------------------------------------------------------------------------
 
 
-async def test_an_unsampled_call_reports_nothing() -> None:
-    sdk = Sdk(sampler=ALWAYS_OFF)
-    tracing = trace(tracer_provider=sdk.tracers)
-    found: list[Any] = []
-
-    @tool
-    async def act(context: ToolContext) -> None:
-        running: Any = context.running_call
-        found.append((len(running.observers), otel.get_current_span().get_span_context()))
-
-    await Runner([act], around=[tracing]).run("act")
-    ((observers, current),) = found
-    assert observers == 0 and current.is_valid and not current.trace_flags.sampled
-    assert sdk.spans == []
-
-
 @pytest.mark.parametrize("given", [{"agent": ""}, {"agent": 7}, {"content": "yes"}, {"principal": "me"}])
 def test_wrong_parameters_are_refused(given: Any) -> None:
     with pytest.raises(DefinitionError, match=rf"trace\({next(iter(given))}\)"):
@@ -616,49 +533,14 @@ def test_wrong_parameters_are_refused(given: Any) -> None:
 # -- the log -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["guard", "observer"])
-def test_logging_that_raises_breaks_no_call(how: str, caplog: pytest.LogCaptureFixture) -> None:
-    def breaks(record: logging.LogRecord) -> bool:
-        raise RuntimeError("a filter that breaks")
-
-    logger = logging.getLogger("ferrule")
-    logger.addFilter(breaks)
-    try:
-        assert logged_of(how, caplog) == set()
-    finally:
-        logger.removeFilter(breaks)
-
-
-def test_log_attributes_of_the_program_are_kept(caplog: pytest.LogCaptureFixture) -> None:
-    before = logging.getLogRecordFactory()
-
-    def with_session(*given: Any, **named: Any) -> logging.LogRecord:
-        record = before(*given, **named)
-        record.session = "the program's own"
-        return record
-
-    logging.setLogRecordFactory(with_session)
-    try:
-        assert logged_of("guard", caplog) == {("the program's own",)}
-    finally:
-        logging.setLogRecordFactory(before)
-
-
-@pytest.mark.parametrize("how", ["handler", "guard", "told", "middleware", "observer", "answer"])
+@pytest.mark.parametrize("how", ["handler", "guard", "middleware", "observer"])
 def test_log_records_identify_the_call(how: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert logged_of(how, caplog) == {("act", "c1", "s", "p")}
-
-
-def logged_of(how: str, caplog: pytest.LogCaptureFixture) -> set[tuple[Any, ...]]:
-    """What records of the log have, where a call goes wrong in this way."""
     caplog.set_level(logging.DEBUG, "ferrule")
 
     @tool
     async def act() -> None:
         if how == "handler":
             raise RuntimeError
-        if how == "told":
-            raise ToolError("no")
 
     def breaks(*given: object) -> Any:
         raise RuntimeError
@@ -667,11 +549,7 @@ def logged_of(how: str, caplog: pytest.LogCaptureFixture) -> set[tuple[Any, ...]
         "guard": {"guards": [lambda call, context: breaks()]},
         "middleware": {"around": [lambda call, context, next: breaks()]},
         "observer": {"observers": [breaks]},
-        "answer": {"guards": [asks], "approve": lambda call, decision, context: allow(arguments={"x": 1})},
     }.get(how, {})
-    ends: list[str] = []
-    options["observers"] = [*options.get("observers", ()), lambda event: ends.append(event.kind)]
     go(Runner([act], **options).run(ToolCall("c1", "act"), ToolContext(session="s", principal="p")))
     names = ("tool_name", "tool_call_id", "session", "principal")
-    assert ends[-1] in ("tool:post", "tool:error")
-    return {tuple(vars(record)[name] for name in names if name in vars(record)) for record in caplog.records}
+    assert {tuple(vars(record)[name] for name in names) for record in caplog.records} == {("act", "c1", "s", "p")}

@@ -23,30 +23,6 @@ async def asks_back(context: ToolContext) -> Any:
     return (await context.run("look", {"n": 3})).output
 
 
-_PROGRAM = """
-import asyncio
-from mcp.server import Server
-from mcp.server.stdio import stdio_server
-from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
-
-async def listed(context, params):
-    return ListToolsResult(tools=[Tool(name="trace_of_request", input_schema={"type": "object"})])
-
-async def called(context, params):
-    meta = context.meta or {}
-    return CallToolResult(content=[TextContent(text=str(dict(meta).get("traceparent")))])
-
-server = Server("traced", on_list_tools=listed, on_call_tool=called)
-
-async def main():
-    async with stdio_server() as (reading, writing):
-        await server.run(reading, writing, server.create_initialization_options())
-
-asyncio.run(main())
-"""
-SERVER = [sys.executable, "-c", _PROGRAM]
-
-
 @tool(read_only=True)
 async def trace_here() -> str:
     """Say in which trace this is."""

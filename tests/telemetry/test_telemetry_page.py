@@ -80,10 +80,6 @@ def output_of(program: str, folder: Path, **environment: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_page_has_these_programs() -> None:
-    assert [*NAMED] == ["Spans", "A collector", "The log"]
-
-
 def test_the_first_program_shows_both_spans(tmp_path: Path) -> None:
     said = output_of(NAMED["Spans"], tmp_path)
     assert "execute_tool refund {" in said and "'ferrule.decision': 'allow'" in said

@@ -20,7 +20,6 @@ from ferrule import (
     Event,
     Media,
     Runner,
-    Sizes,
     Text,
     Tool,
     ToolCall,
@@ -191,21 +190,6 @@ async def test_calls_at_once_run_together_and_keep_their_order() -> None:
     assert result.output == [0, 1, 2]
 
 
-async def test_tools_that_change_things_run_one_after_another() -> None:
-    running = 0
-
-    @tool
-    async def move(number: int) -> int:
-        nonlocal running
-        running += 1
-        await asyncio.sleep(0)
-        found, running = running, running - 1
-        return found * number
-
-    result = await run("at_once([(move, {'number': n}) for n in range(4)])", move)
-    assert result.output == [0, 1, 2, 3]
-
-
 async def test_an_error_of_calls_at_once_says_how_many_failed() -> None:
     result = await run("at_once([(price, {'item': i}) for i in ('tea', 'cake', 'soup')])")
     assert "2 of 3 calls failed, the first: There is no 'cake'." in result.text
@@ -246,14 +230,6 @@ async def test_an_error_names_its_line() -> None:
     assert "Line 1, `pay('ada', 'x')`: ValueError: Invalid arguments for pay" in (await run("pay('ada', 'x')")).text
 
 
-async def test_hints_of_types_alone_stop_no_program() -> None:
-    @tool(read_only=True)
-    async def level(name: Literal["low", "high"]) -> str | None:
-        return name
-
-    assert (await run("n = 'lo' + 'w'\nlevel(n) + '!'", level)).output == "low!"
-
-
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +241,6 @@ async def test_an_endless_program_is_ended(loop: str) -> None:
 
 BOMBS = (
     "'a' * 10**11",
-    "x = []\nwhile True: x.append('a' * 1000)",
     "10 ** 10 ** 8",
     "[0] * 10**10",
     "x = 'a'\nwhile True: x += x",
@@ -286,17 +261,6 @@ async def test_the_number_of_calls_is_bounded_and_cannot_be_caught() -> None:
     assert "at most 3 calls" in result.text and result.executed is False
 
 
-async def test_deep_recursion_ends_the_program() -> None:
-    result = await run("def f(): return f()\nf()")
-    assert "RecursionError" in result.text and len(result.text) < 2_000
-
-
-async def test_output_is_bounded() -> None:
-    for program in ("'x' * 5000", "print('x' * 5000)", "for i in range(500): print('x' * 10)", "['x'] * 5000"):
-        result = await run(program, limits={"output": 1000})
-        assert result.success and len(result.text) <= 1100
-
-
 @pytest.mark.parametrize("program", ["['x'] * 5000", "print('x' * 5000)", "for i in range(5000): print('x', end='')"])
 async def test_only_the_model_reads_less_of_a_large_result(program: str) -> None:
     kept, context = Artifacts(), ToolContext(principal="ada", session="s")
@@ -308,13 +272,6 @@ async def test_only_the_model_reads_less_of_a_large_result(program: str) -> None
         assert whole is not None and whole.text.count("x") == 5_000 == str(result.output).count("x")
         assert len(result.text) <= 1_000
     assert isinstance((await run("['x'] * 5000", limits={"output": 50})).output, list)
-
-
-async def test_the_sizes_of_the_runner_hold_for_programs() -> None:
-    for sizes, output in ((Sizes(output=500), 2_000), (Sizes(output=2_000), 500)):
-        made = code.tool(Runner([price], sizes=sizes), output=output)
-        result = await Runner([made]).run("run_program", {"program": "'x' * 5_000"})
-        assert len(result.text) <= 500 < len(result.output)
 
 
 async def test_a_guard_that_observes_judges_the_calls_of_a_program() -> None:
@@ -453,24 +410,6 @@ async def test_a_program_is_resumed_once() -> None:
     assert result.metadata["resumed_already"]
 
 
-async def test_a_program_within_a_program_waits_and_goes_on() -> None:
-    inner = Runner([price, pay], guards=[ask_before_changes])
-    outer = Runner([code.tool(inner, name="inner")])
-
-    def make() -> Runner:
-        return Runner([code.tool(outer)], approve=later, resume_key=KEY)
-
-    program = "[inner(\"pay('ada', price('tea'))\"), inner(\"pay('eve', 1)\")]"
-    result = await make().run("run_program", {"program": program})
-    for _ in range(2):
-        assert result.status == "suspended" and result.pending is not None
-        assert result.pending["reason"].startswith("pay(")
-        result = await make().resume(sent(result), True)
-    assert result.output == ["paid ada 4", "paid eve 1"] and PAID == [("ada", 4), ("eve", 1)]
-
-
-# -- secrets -----------------------------------------------------------------------------------------------------------
-
 SECRET = "tok_1234567890abcdef"
 
 
@@ -481,6 +420,9 @@ async def test_no_error_of_a_program_shows_a_secret() -> None:
 
     result = await run("x = leaks()\nraise ValueError('it is ' + x)", leaks, secrets={"token": SECRET})
     assert result.status == "failed" and SECRET not in result.text and "it is ***" in result.text
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------------
 
 
 # -- the definition ----------------------------------------------------------------------------------------------------
@@ -530,8 +472,6 @@ async def test_a_parameter_that_is_no_identifier_is_given_by_keywords() -> None:
     [
         ("list", "list(list_(7))"),
         ("at_once", "at_once([(at_once_, {'n': 7})])[0]"),
-        ("search_tools", "search_tools_(7)"),
-        ("Any", "Any_(7)"),
         ("2nd", "tool_2nd(7)"),
         ("_last", "tool_last(7)"),
     ],
@@ -564,13 +504,6 @@ async def test_the_traits_are_those_of_the_tools() -> None:
     assert (reads.read_only, reads.destructive, reads.open_world) == (True, False, False)
     assert (changes.read_only, changes.destructive, changes.open_world) == (False, True, True)
     assert changes.recorded
-
-
-async def test_a_tool_of_the_same_runner_can_be_offered_beside_it() -> None:
-    shop = Runner([price, pay])
-    runner = Runner([*shop.as_tools(), code.tool(shop)])
-    assert (await runner.run("price", {"item": "tea"})).output == 4
-    assert (await runner.run("run_program", {"program": "price('tea')"})).output == 4
 
 
 @pytest.mark.parametrize(

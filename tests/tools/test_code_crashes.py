@@ -114,23 +114,6 @@ async def test_a_change_that_was_cut_off_is_not_repeated(tmp_path: Path) -> None
     assert [line.split()[1] for line in writes(tmp_path)] == ["0"]
 
 
-@pytest.mark.slow
-async def test_a_resumed_program_that_is_killed_goes_on_when_it_is_resumed_again(tmp_path: Path) -> None:
-    (tmp_path / "asks").touch()
-    waiting = await run_once(tmp_path)
-    assert waiting.status == "suspended"
-    (tmp_path / "record.json").write_text(json.dumps(waiting.record()))
-    (tmp_path / "asks").unlink()
-
-    die_at(tmp_path, "after write 2")
-    result = await run_once(tmp_path)
-    assert result.success, result.text
-    assert [line.split()[1] for line in writes(tmp_path)] == [str(number) for number in range(STEPS)]
-
-    again = await run_once(tmp_path)
-    assert again.metadata["resumed_already"] and again.output == result.output
-
-
 async def test_ids_of_inner_calls_come_from_the_program(tmp_path: Path) -> None:
     for turn in ("1", "2"):  # a provider may use an id again in another turn
         with closing(Journal.open(tmp_path / "calls.db")) as journal:

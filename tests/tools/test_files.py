@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import tempfile
@@ -13,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Decision, Diff, Runner, Tool, ToolCall, ToolError
+from ferrule import Decision, Diff, Runner, ToolCall, ToolError
 from ferrule.guards import ask_before_changes, within
 from ferrule.security.paths import SymbolicLinkError
 from ferrule.security.patterns import Pattern
 from ferrule.tools import files
 from ferrule.values.context import ToolContext
-from steps import calls, peak
+from steps import peak
 
 
 @pytest.fixture
@@ -52,11 +51,6 @@ def listed(root: Path, **arguments: Any) -> list[str]:
     return call(files.list_files, root, **arguments).split("\n")
 
 
-def test_there_are_five_tools_and_three_only_read() -> None:
-    assert len(files.tools) == 5
-    assert [tool.name for tool in files.tools if tool.read_only] == ["read_file", "list_files", "search_files"]
-
-
 def test_a_page_has_numbered_lines_and_says_how_to_go_on(root: Path) -> None:
     (root / "a").write_text("".join(f"line {n}\n" for n in range(1, 101)))
     assert read(root, path="a", offset=3, limit=2) == "3\tline 3\n4\tline 4\n[lines 3 to 4 of 100; go on with offset=5]"
@@ -66,16 +60,6 @@ def test_a_page_has_numbered_lines_and_says_how_to_go_on(root: Path) -> None:
     (root / "b").write_text("")
     (root / "c").write_text("\n")
     assert read(root, path="b") == "[the file is empty]" and read(root, path="c") == "1\t"
-
-
-@pytest.mark.parametrize("one", [files.read_file, files.list_files, files.search_files])
-async def test_a_missing_file_is_logged_without_a_traceback(
-    one: Tool, root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    arguments = {"path": "none", "pattern": "x"} if one is not files.read_file else {"path": "none"}
-    result = await Runner([one]).run(one.name, arguments, ToolContext(working_directory=root))
-    assert (result.status, result.error) == ("failed", f"{str(root / 'none')!r} does not exist")
-    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_long_lines_and_long_files_are_cut_and_say_so(root: Path) -> None:
@@ -159,14 +143,6 @@ def test_other_encodings_can_be_read_but_not_edited_and_binary_files_neither(roo
             call_it()
 
 
-@pytest.mark.parametrize("path", ["", "~/x", "a\0b", "missing", "d", "d/../missing"])
-def test_a_path_that_cannot_be_read_gives_a_short_error(path: str, root: Path) -> None:
-    (root / "d").mkdir()
-    with pytest.raises((ValueError, OSError)) as raised:
-        read(root, path=path)
-    assert 10 < len(str(raised.value)) < 400
-
-
 ON_A_FILE: tuple[tuple[Any, dict[str, Any]], ...] = (
     (files.read_file, {}),
     (files.write_file, {"content": "x"}),
@@ -186,16 +162,6 @@ def test_links_are_never_followed(root: Path) -> None:
             call(tool, root, path=path, **more)
     assert search(root, pattern="secret") == "real/a:1: secret"
     assert (root / "real" / "a").read_text() == "secret"
-
-
-def test_only_relative_paths_follow_a_linked_working_directory(root: Path) -> None:
-    (root / "real").mkdir()
-    (root / "real" / "a").write_text("x")
-    (root / "link").symlink_to("real")
-    assert read(root / "link", path="a") == "1\tx"
-    assert read(root / "link", path=str(root / "real" / "a")) == "1\tx"
-    with pytest.raises(SymbolicLinkError, match=f"its real path is '{root}/real'"):
-        read(root / "link", path=str(root / "link" / "a"))
 
 
 def test_a_working_directory_exchanged_for_a_link_is_not_followed(root: Path) -> None:
@@ -254,16 +220,6 @@ def test_a_passage_must_occur_and_occur_once(root: Path) -> None:
     assert (root / "a").read_text() == "z\n    y = 2\nz\naaa\n"
 
 
-def test_the_closest_line_is_searched_in_few_similar_lines(root: Path) -> None:
-    (root / "a.txt").write_text("\n".join(format(number * 7919, "064b") for number in range(200)))
-
-    def missed() -> None:
-        with pytest.raises(ValueError, match="comes closest"):
-            edit(root, path="a.txt", old=f"{100 * 7919:064b}2", new="")
-
-    assert calls(missed)["ratio"] <= 40
-
-
 texts = st.lists(st.sampled_from(["a", "b", "\n", "\r\n", "\r", "é", "\u2028"])).map("".join)
 
 
@@ -300,7 +256,6 @@ def test_a_listing_is_sorted_and_marks_folders_and_links(tree: Path) -> None:
     [
         ("src/*.py", ["src/b.py"]),
         ("src/**/*.py", ["src/b.py", "src/deep/er/c.py"]),
-        ("**/deep/**/c.py", ["src/deep/er/c.py"]),
         ("src/**/deep", ["src/deep/"]),
         ("**/" * 70 + "c.py", ["src/deep/er/c.py"]),
         ("src/**", ["src/", "src/b.py", "src/deep/", "src/deep/er/", "src/deep/er/c.py", "src/x.txt"]),
@@ -353,17 +308,6 @@ def test_a_long_search_is_cut_between_lines(root: Path) -> None:
     )
     assert "left off" not in search(root, pattern="x", limit=5)
     assert len(search(root, pattern="\x01" * 1000)) < 2000  # a pattern that fits nothing is not quoted whole
-
-
-def test_a_name_longer_than_a_page_is_cut(root: Path) -> None:
-    deep = root
-    for _ in range(12):
-        deep = deep / ("\u200b" * 80)
-        deep.mkdir()
-    (deep / "a").write_text("x")
-    for shown in ("\n".join(listed(root, depth=40)), search(root, pattern="x")):
-        assert "[cut: " in shown
-        assert len(shown) < 15_000
 
 
 def test_a_crowded_directory_is_listed_in_part_with_a_note(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,7 +391,6 @@ def test_two_spellings_of_a_path_share_a_key(root: Path) -> None:
     ("name", "arguments", "error"),
     [
         ("edit_file", {"path": "a", "old": "no", "new": "y"}, "old does not occur in 'a', which was not changed; read"),
-        ("edit_file", {"path": "none", "old": "x", "new": "y"}, "does not exist"),
         ("edit_file", {"path": "link", "old": "x", "new": "y"}, "symbolic link"),
         ("write_file", {"path": "folder/", "content": "x"}, "names a directory"),
         ("write_file", {"path": "folder", "content": "x"}, "is a directory"),
@@ -497,24 +440,6 @@ async def test_they_work_in_a_runner_behind_within(tree: Path) -> None:
         assert result.status == status and text in result.text, result.text
 
 
-# -- bounds and hard links ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "end"), [("x", "\n\n\n", "\r\n"), ("\n", "ä\n", "\n"), ("x\n", "😀\n\n", "\r\n")]
-)
-def test_an_edit_never_writes_more_than_the_bound(
-    old: str, new: str, end: str, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = f"xx{end}" * 10
-    for bound in range(20, 200, 7):
-        monkeypatch.setattr(files, "_MAX_BYTES", max(bound, len(text)))
-        (root / "a").write_bytes(text.encode())
-        with contextlib.suppress(ValueError):
-            edit(root, path="a", old=old, new=new, replace_all=True)
-        assert (root / "a").stat().st_size <= max(bound, len(text))
-
-
 def test_replacements_and_writes_are_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_MAX_REPLACED", 3)
     monkeypatch.setattr(files, "_MAX_BYTES", 10)
@@ -528,6 +453,9 @@ def test_replacements_and_writes_are_bounded(root: Path, monkeypatch: pytest.Mon
     assert not (root / "b").exists()
     assert call(files.write_file, root, path="b", content="ä" * 5).startswith("made")
     assert "ä" in read(root, path="b")
+
+
+# -- bounds and hard links ---------------------------------------------------------------------------------------------
 
 
 def preview(of: Any, **arguments: Any) -> Any:
@@ -546,17 +474,6 @@ def test_the_preview_of_a_change_is_its_diff(root: Path) -> None:
     assert (root / "a.txt").read_bytes() == text.encode()
     edit(root, **arguments)
     assert seen == Diff(text, (root / "a.txt").read_bytes().decode(), path)
-
-
-def test_an_edit_that_cannot_work_has_no_preview(root: Path) -> None:
-    (root / "a.txt").write_text("one\none\n")
-    for name, old, why in (
-        ("a.txt", "two", "old does not occur in"),
-        ("a.txt", "one", "2"),
-        ("b.txt", "x", "not exist"),
-    ):
-        with pytest.raises(ToolError, match=why):
-            preview(files.edit_file, path=str(root / name), old=old, new="2", replace_all=False)
 
 
 @pytest.mark.parametrize(("there", "reason"), [(b"\0", "binary file"), (b"caf\xe9\n", "is not UTF-8 text (byte 3)")])

@@ -90,13 +90,10 @@ def test_a_name_server_that_answers_otherwise_the_second_time_opens_nothing(tmp_
 @pytest.mark.parametrize(
     ("host", "allowed", "succeeds"),
     [
-        ("wiki.test", ["wiki.test"], False),
-        ("wiki.test", ["wiki.test", "127.0.0.1"], True),
         ("wiki.corp", ["wiki.corp"], False),
         ("wiki.corp", ["wiki.corp", "10.0.0.5"], False),
         ("wiki.corp", ["wiki.corp", "127.0.0.1"], True),
         ("evil.corp", ["*.corp"], False),
-        ("db", ["db"], False),
         ("localhost", ["localhost"], True),
     ],
 )
@@ -201,14 +198,6 @@ async def test_a_failure_tells_the_program_its_url_and_its_status() -> None:
     assert await read("zip") == ("https://a.test/zip", 200)
     assert await read("to/127.0.0.1/") == ("https://a.test/to/127.0.0.1/", 302)
     assert await read("to/b.test/404") == ("https://b.test/404", 404)
-
-
-async def test_redirects_are_bounded_across_hosts() -> None:
-    seen: list[str] = []
-    pages = {"https://a.test/": "https://b.test/", "https://b.test/": "https://a.test/"}
-    tool = http.tool(["*"], resolve=lambda name: [PUBLIC], transport=site(pages, seen))
-    result = await Runner([tool]).run("http", {"url": "https://a.test/"})
-    assert result.status == "failed" and "more than 5 times" in result.text and len(seen) == 6
 
 
 def site(pages: dict[str, str], seen: list[str]) -> httpx2.MockTransport:
@@ -349,16 +338,6 @@ async def test_a_slow_answer_ends_at_the_deadline(start: bytes) -> None:
         await clock.advance(31)
         assert (await call).status == "timeout"
         await until(served.ended.is_set)
-
-
-async def test_endless_headers_are_not_kept() -> None:
-    async def write(writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\n")
-        while True:
-            writer.write(b"X-Long: " + b"x" * 1000 + b"\r\n")
-            await writer.drain()
-
-    assert "no readable answer" in (await read(write)).text
 
 
 # -- credentials -------------------------------------------------------------------------------------------------------
@@ -533,18 +512,6 @@ async def test_each_kind_of_answer_has_its_own_form() -> None:
     assert (await answer_with("", "text/html", method="HEAD")).output["content-type"] == "text/html"
     for kind in ("application/zip", None):
         assert "cannot be read" in (await answer_with(b"PK\0", kind)).text
-
-
-@pytest.mark.parametrize(
-    ("page", "text"),
-    [
-        ("<title>Lamps</title>", "Lamps"),
-        ("<!doctype html><TITLE lang=en>Lamps &amp; oil</TITLE><p>Cheap", "Lamps & oil\n\nCheap"),
-        ("<html><title>Lamps</title><body>Cheap</body></html>", "Lamps\n\nCheap"),
-    ],
-)
-async def test_a_title_needs_no_head(page: str, text: str) -> None:
-    assert (await answer_with(page, "text/html")).output == text
 
 
 async def test_an_error_of_the_server_is_an_error_with_its_text() -> None:
