@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cast import Person
-from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, deny, tool
+from ferrule import DefinitionError, Runner, Tool, ToolCall, tool
 from ferrule.adapters.adapter import can_ask
 from ferrule.guards import ask_before_changes, commands, hosts, rules, within
 from ferrule.types import Guard
@@ -175,18 +174,3 @@ def test_a_tool_and_its_own_runner_may_ask() -> None:
 def test_only_calls_that_surely_read_are_not_asked_about(read_only: Any, asks: bool) -> None:
     made = Tool("a_tool", nothing, description="A tool.", input_schema={"type": "object"}, read_only=read_only)
     assert (kind_of(made, ask_before_changes, {}) == "ask") is asks
-
-
-@pytest.mark.slow
-@given(st.text(min_size=1).filter(lambda name: "1234" not in name))
-def test_no_tool_name_makes_the_question_long_or_unprintable(name: str) -> None:
-    decision = ask_before_changes(ToolCall("1", name, {"pin": "1234"}), ToolContext())  # of an unknown tool
-    assert decision is not None and decision.kind == "ask"
-    assert len(decision.reason) < 200 and decision.reason.isprintable() and "1234" not in decision.reason
-
-
-async def test_a_person_decides_about_changes() -> None:
-    person = Person(deny("no"))
-    runner = Runner([look, refund], guards=[ask_before_changes], approve=person)
-    statuses = [(await runner.run(name)).status for name in ("look", "refund")]
-    assert statuses == ["ok", "denied"] and [one.name for one in person.questions] == ["refund"]
