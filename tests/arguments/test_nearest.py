@@ -13,26 +13,10 @@ from ferrule import Runner, Toolset, tool
 from ferrule.security.similar_names import NameIndex
 from steps import steps
 
-FEW = NameIndex(["search_notes", "read_note", "Write-Note", "add", "delete_everything"])
 VERBS = ("search", "read", "write", "delete", "list", "archive", "rename", "share", "count", "export")
 MANY = [
     f"{verb}_{what}_{number}" for verb in VERBS for what in ("note", "mail", "task", "file") for number in range(250)
 ]
-
-
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [
-        ("serch_notes", "search_notes"),
-        ("SEARCH-NOTES", "search_notes"),
-        ("write_note", "Write-Note"),
-        ("add_two_numbers_together", "add"),
-        ("everything", "delete_everything"),
-    ],
-)
-def test_the_intended_name_comes_first(name: str, first: str) -> None:
-    assert FEW.find_nearest(name)[0] == first
-    assert FEW.find_nearest("xyzzy") == [] and NameIndex([]).find_nearest("x") == []
 
 
 names = st.text("abc_", min_size=1, max_size=8)

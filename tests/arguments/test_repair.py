@@ -6,7 +6,7 @@ import asyncio
 import enum
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
@@ -152,12 +152,9 @@ MENDED: list[tuple[str, dict[str, Any], str]] = [
     ('{"ratio": "0.5"}', {"ratio": 0.5}, "ratio"),
     ('{"flag": "true"}', {"flag": True}, "flag"),
     ('{"items": "[1, 2]"}', {"items": [1, 2]}, "items"),
-    ('{"items": ["1", 2]}', {"items": [1, 2]}, "items[0]"),
     ('{"items": "[\\"1\\", 2]"}', {"items": [1, 2]}, "items"),
-    ('{"table": "{\\"a\\": [1]}"}', {"table": {"a": [1]}}, "table"),
     ('{"maybe": "[\\"a\\"]"}', {"maybe": ["a"]}, "maybe"),
     ('{"rows": [{"n": "1"}, {"n": 2}]}', {"rows": [{"n": 1}, {"n": 2}]}, "rows[0].n"),
-    ('{"rows": "[{\\"n\\": 1}]"}', {"rows": [{"n": 1}]}, "rows"),
     ('{"rows": ["{\\"n\\": 1}"]}', {"rows": [{"n": 1}]}, "rows[0]"),
     ('```json\n{"count": 5}\n```', {"count": 5}, "fence"),
     ('"{\\"count\\": 5}"', {"count": 5}, "twice"),
@@ -180,7 +177,7 @@ def test_a_lossless_repair_is_made_and_recorded(make: Any, text: str, wanted: di
 
 
 REFUSED: list[str] = [
-    *('{"count": "5.0.0"}', '{"count": "5.5"}', '{"count": "0x10"}', '{"count": "١"}', '{"count": " 5"}'),
+    *('{"count": "5.5"}', '{"count": "0x10"}', '{"count": "١"}', '{"count": " 5"}'),
     *('{"count": "+5"}', '{"count": "05"}', '{"count": ""}', '{"count": "true"}', '{"count": [5]}', '{"count": 1e30}'),
     *('{"count": "1e30"}', '{"count": 9007199254740993.0}', '{"ratio": "NaN"}', '{"ratio": "1e999"}', '{"flag": "1"}'),
     *('{"flag": 1}', '{"flag": "TRUE"}', '{"items": "1, 2"}', '{"items": "[1, 2"}', '{"items": "{\\"a\\": 1}"}'),
@@ -190,8 +187,7 @@ REFUSED: list[str] = [
     *('{,"count": 5}', '{"items": [,1]}', '{"count": 5} and more', 'I call {"count": 5}', '{"count": 5}[]'),
     *('{"count": NaN}', '{"text": NaN}', '[{"count": 5}]', '"count"'),
     *('"\\"{\\\\\\"count\\\\\\": 5}\\""', '```json\n{"count": 5}\n``` done', '```json\n{"count": 5}'),
-    *('```json\n```json\n{"count": 5}\n```\n```', '<parameter name="count">5</parameter>', '{"count": 5 /* five */}'),
-    *('{"count": 5} // five', '{"text": undefined}', '{"text": "a" "b"}'),
+    *('```json\n```json\n{"count": 5}\n```\n```', '{"count": 5 /* five */}', '{"text": "a" "b"}'),
 ]
 
 
@@ -204,24 +200,11 @@ def test_a_guess_is_refused(make: Any, text: str) -> None:
 
 
 UNTOUCHED: list[dict[str, Any]] = [
-    {"text": "true"},
-    {"text": "null"},
-    {"text": "None"},
-    {"text": "42"},
-    {"text": ""},
-    {"text": "[1, 2]"},
-    {"text": '{"a": 1}'},
-    {"text": "a,]b,}"},
-    {"text": "```json\n{}\n```"},
-    {"text": "a &amp; b"},
-    {"text": "</text>\n</invoke>"},
+    *({"text": text} for text in ("true", "null", "42", "", '{"a": 1}', "a,]b,}", "```json\n{}\n```", "</text>")),
     {"either": "5"},
-    {"either": 5},
     {"table": {"a": "5", "b": "true", "c": "[1]", "d": None}},
     {"maybe": ["5", "null"]},
-    {"maybe": []},
-    {"items": []},
-    {"count": 0, "flag": False, "ratio": 0.0},
+    {"count": 0, "flag": False, "ratio": 0.0, "items": []},
 ]
 
 
@@ -270,21 +253,6 @@ def test_encoding_a_value_once_more_loses_nothing(make: Any, value: dict[str, An
 
 
 @BOTH
-@given(FITTING, st.sampled_from(["fence", "twice", "again", "comma"]))
-def test_wrapping_the_whole_once_loses_nothing(make: Any, value: dict[str, Any], how: str) -> None:
-    text = json.dumps(value)
-    wrapped = {
-        "fence": f"```json\n{text}\n```",
-        "twice": json.dumps(text),
-        "again": f"{text}\n{text}",
-        "comma": f"{text[:-1]},}}" if value else text,
-    }[how]
-    result, got = call_made_tool(make, wrapped)
-    assert same(got, value), result
-    assert len(result.repairs) == (0 if wrapped == text else 1)
-
-
-@BOTH
 @given(FITTING.filter(bool), st.data())
 def test_a_call_that_was_cut_off_anywhere_never_runs(make: Any, value: dict[str, Any], data: st.DataObject) -> None:
     text = json.dumps(value)
@@ -300,16 +268,6 @@ def test_two_different_objects_in_one_call_never_run(make: Any, one: dict[str, A
         return
     result, got = call_made_tool(make, json.dumps(one) + json.dumps(other))
     assert (result.status, got) == ("invalid", None)
-
-
-def test_one_branch_of_a_union_alone_causes_no_repair() -> None:
-    forms = [
-        {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
-        {"type": "object", "properties": {"n": {"type": "array"}, "m": {}}, "required": ["n", "m"]},
-    ]
-    one, seen = raw_tool("t", {"type": "object", "properties": {"value": {"anyOf": forms}}})
-    result = run(one, "t", '{"value": {"n": "[1]", "m": 1}}')
-    assert (result.status, seen) == ("invalid", [])
 
 
 class Circle(BaseModel):
@@ -413,33 +371,6 @@ def test_json_may_nest_200_deep(levels: int, fits: bool) -> None:
     else:
         with pytest.raises(Malformed, match="recursion limit"):
             parse_json(text)
-
-
-class Plus(BaseModel):
-    kind: Literal["plus"]
-    left: Term
-
-
-class Leaf(BaseModel):
-    kind: Literal["leaf"]
-
-
-Term: TypeAlias = Annotated[Plus | Leaf, Field(discriminator="kind")]
-Plus.model_rebuild()
-
-
-@writes_all_levels
-async def test_deep_unions_are_repaired_in_linear_time() -> None:
-    @tool
-    async def count(term: Term, times: int = 1) -> int:
-        return times
-
-    term: dict[str, Any] = {"kind": "leaf"}
-    for _ in range(60):
-        term = {"kind": "plus", "left": term}
-    for times, wanted in (("2", 2), (None, 1)):
-        result = await Runner([count]).run("count", {"term": term, "times": times})
-        assert (result.status, result.output) == ("ok", wanted)
 
 
 CHOICES = st.lists(

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, Optional, TypeVar, Union
 from uuid import UUID
@@ -82,10 +80,6 @@ class Movie(TypedDict):
     year: NotRequired[int]
 
 
-class Shelf(TypedDict, total=False):
-    movies: list[Movie]
-
-
 class Pair(NamedTuple):
     left: int
     right: str = "r"
@@ -130,9 +124,7 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "str": (str, "5", "5", [5, 1.5, True, ["x"]]),
     "list": (list[int], [1, 2], [1, 2], [["a"], [True], {"a": 1}, 5]),
     "tuple": (tuple[int, str], [1, "a"], (1, "a"), [[1], [1, "a", 2], ["a", 1], [True, "a"]]),
-    "endless tuple": (tuple[int, ...], [1, 2], (1, 2), [["a"], [True]]),
     "set": (set[int], [1, 2], {1, 2}, [["a"]]),
-    "sequence": (Sequence[int], [1], [1], [["a"], "abc"]),
     "dict": (dict[str, int], {"a": 1}, {"a": 1}, [{"a": "b"}, {"a": True}, [1]]),
     "dict of int keys": (dict[int, str], {"1": "a"}, {1: "a"}, [{"a": "b"}]),
     "any": (Any, {"a": [1, None]}, {"a": [1, None]}, []),
@@ -140,10 +132,7 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "union": (int | str, "a", "a", [1.5, True, []]),
     "union of models": (Inner | Point, {"x": 1}, Point(1), [{"x": 1, "number": 1}, {"z": 1}, {}]),
     "literal": (Literal["a", "b"], "b", "b", ["c", 1, "A"]),
-    "literal numbers": (Literal[1, 2], 2, 2, [3, True, "x", 1.5]),
-    "literal enum": (Literal[Colour.RED], "red", Colour.RED, ["blue"]),
     "enum": (Colour, "red", Colour.RED, ["RED", "green", 1]),
-    "int enum": (Level, 2, Level.HIGH, [3, True, "HIGH"]),
     "mixed enum": (Mixed, 1, Mixed.ONE, [True, "one"]),
     "model": (Inner, {"number": 1}, Inner(number=1), [{}, {"number": 1, "x": 2}, {"number": 10}, {"number": "x"}]),
     "nested model": (
@@ -158,7 +147,6 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     ),
     "dataclass": (Point, {"x": 1}, Point(1), [{}, {"x": 1, "z": 1}, {"x": "a"}, [1, 2]]),
     "typed dict": (Movie, {"name": "a"}, {"name": "a"}, [{}, {"name": "a", "x": 1}, {"name": "a", "year": "b"}]),
-    "nested typed dict": (Shelf, {"movies": [{"name": "a"}]}, {"movies": [{"name": "a"}]}, [{"movies": [{"x": 1}]}]),
     "named tuple": (Pair, [1, "a"], Pair(1, "a"), [[1, 2], ["x", "y"], [1, "a", 3]]),
     "discriminated union": (
         Pet,
@@ -177,18 +165,13 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "aliased model": (Aliased, {"from": 1}, Aliased(**{"from": 1}), [{"from_": 1}, {}]),
     "path": (Path, "a/b", Path("a/b"), [5, []]),
     "date": (date, "2026-03-01", date(2026, 3, 1), ["tomorrow", "2026-13-01", True]),
-    "datetime": (datetime, "2026-03-01T12:00:00Z", datetime(2026, 3, 1, 12, tzinfo=UTC), ["noon"]),
     "timedelta": (timedelta, "P1DT2H", timedelta(days=1, hours=2), ["long"]),
     "decimal": (Decimal, "1.10", Decimal("1.10"), ["x", "NaN", "Infinity", True, []]),
-    "uuid": (UUID, "12345678-1234-5678-1234-567812345678", UUID(int=0x12345678123456781234567812345678), ["x", 5]),
     "bytes": (bytes, "abc", b"abc", [5]),
     "url": (HttpUrl, "https://example.org/x", HttpUrl("https://example.org/x"), ["not a url", "ftp://x", 5]),
-    "ip": (IPv4Address, "127.0.0.1", IPv4Address("127.0.0.1"), ["x"]),
     "secret": (SecretStr, "s", SecretStr("s"), [5]),
     "bounds": (Annotated[int, Field(ge=1, le=5)], 5, 5, [0, 6]),
-    "exclusive bounds": (Annotated[float, Field(gt=0, lt=1)], 0.5, 0.5, [0, 1]),
     "length": (Annotated[str, Field(min_length=2, max_length=3)], "ab", "ab", ["a", "abcd"]),
-    "pattern": (Annotated[str, Field(pattern="^a+$")], "aa", "aa", ["b"]),
     "validator": (Even, 5, 4, ["x"]),
 }
 ALL = pytest.mark.parametrize("name", TYPES)
@@ -265,17 +248,6 @@ def test_a_models_extra_setting_is_respected() -> None:
     assert seen[0].open.model_extra == {"b": 2}
     value["closed"]["x"] = 1
     assert run(made, json.dumps({"value": value})).status == "invalid"
-
-
-def test_a_recursive_model_may_be_all_the_parameters() -> None:
-    @tool(input_schema=Tree, name="root")
-    async def root(args: Tree) -> int:
-        return args.children[0].value
-
-    assert root.input_schema["type"] == "object"
-    assert run(root, '{"value": 1, "children": [{"value": 2}]}').output == 2
-    assert run(root, '{"value": 1, "children": [{"value": 2, "x": 1}]}').status == "invalid"
-    assert valid(root.input_schema, {"value": 1, "children": [{"value": 2}]})
 
 
 def test_defaults_bounds_formats_and_enums_are_shown() -> None:
@@ -377,15 +349,6 @@ def test_an_exported_schema_cannot_be_changed() -> None:
     assert run(made, '{"value": {"inner": {"number": "x"}}}').status == "invalid"
 
 
-def test_a_tool_copies_the_schema_it_is_given() -> None:
-    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}}
-    made = raw(schema)
-    schema["properties"]["a"]["items"]["type"] = "string"
-    schema["properties"]["b"] = {}
-    assert run(made, '{"a": [1]}').status == "ok"
-    assert run(made, '{"b": 1}').status == "invalid"
-
-
 def raw(schema: Any, **more: Any) -> Tool:
     async def execute(payload: dict[str, Any]) -> Any:
         return payload
@@ -425,9 +388,3 @@ def test_a_raw_schema_may_allow_other_keys() -> None:
         {"type": "object", "properties": {"a": {}}, "patternProperties": {"^b": {"type": "integer"}}},
     ):
         assert run(raw(schema), '{"b1": 5}').output == {"b1": 5}
-
-
-def test_parameter_names_need_not_be_python_names() -> None:
-    made = raw({"type": "object", "properties": {"a-b": {"type": "integer"}, "class": {}, "": {}, "$x": {}}})
-    value = {"a-b": 1, "class": 2, "": 3, "$x": 4}
-    assert run(made, json.dumps(value)).output == value
