@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ferrule import Runner, ToolCall, ToolContext, ToolError, deny, tool
 from ferrule.middleware import budget, limit_output
 from ferrule.stores import Artifacts
-from ferrule.values.log import escape_text, make_logger
+from ferrule.values.log import make_logger
 
 FORGED = "all is well\nCRITICAL forged\r\x1b[2J\x0bCRITICAL\x85CRITICAL\u2028CRITICAL\u202e"
 FORMAT = "%(levelname)s %(tool_name)s %(tool_call_id)s %(session)s %(principal)s: %(message)s"
@@ -59,7 +59,6 @@ ERRORS = [
     ToolError(FORGED),
     ExceptionGroup(FORGED, [ValueError(FORGED), KeyError(FORGED)]),
     SyntaxError("bad", ("file", 1, 1, FORGED)),
-    UnicodeDecodeError("utf-8", b"\xff", 0, 1, FORGED),
 ]
 
 
@@ -153,9 +152,3 @@ def test_no_logged_text_begins_a_line(name: str, texts: list[str]) -> None:
         logger.info(texts[0].replace("%", ""))
         logger.info("%s", KeyError(texts[1]), exc_info=ValueError(texts[2]))
     check(written.getvalue(), ">")
-
-
-@given(st.text())
-def test_printable_text_is_logged_unchanged(text: str) -> None:
-    assert escape_text(text).isprintable()
-    assert escape_text(text) == text or not text.isprintable()
