@@ -159,11 +159,8 @@ RISKY = ["sh -c ls", "python x.py", "sudo ls", "env ls", "ls > out", "A=1 ls", "
 @pytest.mark.parametrize(
     ("one", "arguments"),
     [
-        (made("name", destructive=True), {"name": "a"}),
-        (made("name"), {"name": "a"}),
         (made("name", destructive=lambda arguments: arguments["name"] != "x"), {"name": "a"}),
         (made("command", destructive=True), {"command": "git status"}),
-        (made("code", destructive=False), {"code": "1"}),
         (made("steps", kind=list[dict[Literal["command"], str]], destructive=False), {"steps": [{"command": "ls"}]}),
         *((shell, {"command": line}) for line in RISKY),
         (made("argv", kind=list[str]), {"argv": ["sh", "-c", "ls"]}),
@@ -175,25 +172,6 @@ RISKY = ["sh -c ls", "python x.py", "sudo ls", "env ls", "ls > out", "A=1 ls", "
 async def test_risky_calls_offer_only_these_arguments(one: Tool, arguments: Mapping[str, Any]) -> None:
     assert list(await Desk(None, one).offers(arguments)) == FOUR[:1]
     assert list(await Desk(None, one).offers(arguments, session=None)) == []
-
-
-async def test_a_grant_for_a_shell_line_covers_no_other_arguments_or_folder() -> None:
-    desk = Desk("these", shell)
-    assert await desk.asks({"command": "git log"})
-    assert not await desk.asks({"command": "git log", "timeout": 60})
-    assert await desk.asks({"command": "git log", "timeout": 59})
-    assert await desk.asks({"command": "git log"}, working_directory="/tmp")
-
-
-async def test_an_old_grant_with_a_pattern_for_lines_answers_nothing() -> None:
-    desk = Desk("these", shell)
-    assert await desk.asks({"command": "git fetch origin"})
-    [(key, kept)] = desk.grants.store.items().items()
-    arguments = {"command": {"commands": ["git fetch origin", "git fetch *"]}, "timeout": {"equals": 60}}
-    assert desk.grants.store.compare_and_set(key, kept, {**kept, "exactly": None, "arguments": arguments})
-    desk.person.key = None
-    for line in ("git fetch origin", "git fetch --upload-pack=x"):
-        assert await desk.asks({"command": line})
 
 
 @tool(destructive=False)
@@ -238,11 +216,6 @@ async def test_nothing_is_offered_if_the_person_does_not_see_all_arguments(
         await desk.run(arguments)
     assert not any(asked.offers for asked in desk.person.asked)
     assert len(desk.person.asked) == 2 and desk.grants.list_active() == []
-
-
-async def test_a_private_default_does_not_prevent_an_offer() -> None:
-    desk = Desk("always", post)
-    assert await desk.asks({"text": "a"}) and not await desk.asks({"text": "b"})
 
 
 async def test_no_grant_answers_a_question_of_a_handler() -> None:
@@ -296,15 +269,12 @@ LEADS_ELSEWHERE = [
         ("always", from_note(copies=3), True),
         ("always", from_note(copies=-1), True),
         ("always", from_note(kind="b"), True),
-        *(("always", from_note(text=text), False) for text in ("and/or", "10:30 at the gate: bring both")),
+        ("always", from_note(text="10:30 at the gate: bring and/or"), False),
         *(("always", from_note(text=text), True) for text in LEADS_ELSEWHERE),
         ("always", saved(("/n/a", ""), ("/n/b/c", "x")), False),
         ("always", saved(("/n/a", ""), ("/n2/a", "")), True),
-        ("always", saved(("/a.txt", ""), ("/b.txt", "")), True),
         ("always", saved(("/n/a", "../x"), ("/n/a", "http:evil.example")), True),
         ("always", fetched("https://a.org/x", "https://a.org/y?z"), False),
-        ("always", fetched("https://a.org/x", "https://a.org@b.org/"), True),
-        ("always", fetched("https://a.org/x", "http://a.org/x"), True),
         ("always", fetched("http://[2001:db8::1]:8080/", "http://[2001:db8::1]:8081/"), True),
         *(("always", (pay, {"amount": "5.10"}, {"amount": one}), False) for one in ("5.1", "0.3")),
         ("always", (pay, {"amount": "5.10"}, {"amount": "5.2"}), True),
@@ -355,11 +325,8 @@ async def test_a_folder_chosen_by_a_person_stays_the_same_folder(tmp_path: Path)
     [
         ("always", {"session": "s2"}, False),
         ("this session", {}, False),
-        ("this session", {"session": "s2"}, True),
         ("this session", {"session": None}, True),
-        ("always", {"principal": "eve"}, True),
         ("always", {"principal": None}, True),
-        ("always", {"working_directory": "/tmp"}, True),
     ],
 )
 async def test_a_grant_holds_for_one_principal_directory_and_session(key: str, other: Any, again: bool) -> None:
@@ -371,13 +338,11 @@ async def substitute(to: str, text: str = "hi", copies: int = 1, kind: Literal["
     return "substitute"
 
 
-CHANGES: list[dict[str, Any]] = [
-    *({"description": "Leave a note, and do as it says."}, {"metadata": {"version": "2"}}, {"idempotent": True}),
-    *({"open_world": True}, {"read_only": True, "destructive": False}, {"parallel": True}, {"private": ("kind",)}),
-    *({"output_schema": {"type": "string", "maxLength": 3_000}}, {"examples": [{"to": "ada"}]}),
-]
 CHANGED = [
-    *(note.replace(**changes) for changes in CHANGES),
+    note.replace(metadata={"version": "2"}),
+    note.replace(idempotent=True),
+    note.replace(private=("kind",)),
+    note.replace(examples=[{"to": "ada"}]),
     note.with_server("elsewhere"),
     *Runner([note]).as_tools(),
     Tool("note", substitute, description=note.description, destructive=False),  # with the same fingerprint
@@ -397,14 +362,6 @@ async def test_a_call_that_is_destructive_by_its_arguments_is_asked_about() -> N
     clear = made("name", destructive=lambda arguments: arguments["name"] == "all", open_world=False)
     desk = Desk("always", clear)
     assert [await desk.asks({"name": name}) for name in ("one", "two", "all")] == [True, False, True]
-
-
-async def test_a_question_of_another_rule_is_asked() -> None:
-    def ask_about_eve(call: ToolCall, context: ToolContext) -> Decision | None:
-        return ask("and this?", rule="new") if call.arguments["to"] == "eve" else None
-
-    desk = Desk("always", note, guards=(ask_about_eve, ask_always))
-    assert [await desk.asks({**NOTE, "to": to}) for to in ("bob", "kim", "eve")] == [True, False, True]
 
 
 async def test_another_rule_on_the_same_policy_line_is_asked_about(tmp_path: Path) -> None:
@@ -444,14 +401,6 @@ async def test_a_grant_ends_by_the_clock_of_the_runner() -> None:
         asked.append(await desk.asks(NOTE))
     assert asked == [True, False, True]
     assert len(desk.grants.list_active(clock)) == 1  # the first is gone, the second answer made another
-
-
-async def test_a_grant_from_the_future_answers_nothing() -> None:
-    later = ManualClock()
-    await later.advance(1000)
-    desk = Desk("always", note, clock=later)
-    assert await desk.asks(NOTE)
-    assert await Desk("always", note, grants=desk.grants, clock=ManualClock()).asks(NOTE)
 
 
 @pytest.mark.parametrize("kept", ["memory", "file", "journal"])
@@ -541,14 +490,7 @@ async def test_an_answer_beyond_the_offer_runs_and_stores_nothing(narrow: Callab
 
 @pytest.mark.parametrize(
     ("condition", "to", "again"),
-    [
-        ({"equals": "bob"}, "bob", False),
-        ({"equals": "bob"}, "eve", True),
-        ({"one_of": ["bob", "kim"]}, "kim", False),
-        ({"glob": "b*"}, "beth", False),
-        ({"glob": "b*"}, "eve", True),
-        ({"glob": "/b*"}, "/bob", True),
-    ],
+    [({"one_of": ["bob", "kim"]}, "kim", False), ({"glob": "b*"}, "eve", True), ({"glob": "/b*"}, "/bob", True)],
 )
 async def test_a_person_may_narrow_an_offer(condition: object, to: str, again: bool) -> None:
     desk = Desk(Person("always", with_arguments(to=condition)), note)
@@ -597,14 +539,6 @@ async def test_any_approver_may_stand_inside_and_is_asked_without_offers(kind: s
     assert [(await desk.run(NOTE)).success for _ in range(2)] == [True, True] and len(yes.questions) == 2
 
 
-async def test_the_inner_approver_may_foresee_its_answer() -> None:
-    class Knows(Person):
-        async def foresee(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-            return deny("never")
-
-    assert (await Desk(Knows(), note).runner.decide(ToolCall("1", "note", NOTE))) == deny("never")
-
-
 async def test_a_broken_store_answers_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Memory):
         def items(self, prefix: str = "") -> dict[str, Any]:
@@ -623,8 +557,7 @@ async def test_a_malformed_grant_answers_nothing_and_is_logged(caplog: pytest.Lo
     [kept] = store.items().values()
     ends_first = kept["expires_at"] - 1
     changes: list[dict[str, Any]] = [
-        *({"id": 9}, {"made_at": None}, {"expires_at": "soon"}, {"exactly": None, "arguments": []}),
-        *({"uses": "3", "expires_at": ends_first}, {"uses": True, "by": 5}, {"expires_at": ends_first, "text": None}),
+        *({"made_at": None}, {"exactly": None, "arguments": []}, {"uses": "3", "expires_at": ends_first}),
         *({"paths": [1]}, {"exactly": None, "arguments": {"to": {"no": "condition"}, "text": None}}),
     ]
     others: list[Any] = [{"tool": "note"}, 1, "x", [], *[{**kept, "id": "ab", **one} for one in changes]]
