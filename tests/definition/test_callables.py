@@ -79,19 +79,6 @@ def test_an_unbound_method_is_refused(taken_off: Any) -> None:
         Toolset([tool(taken_off, name="scale")])
 
 
-def test_a_tool_of_a_wrapped_method_is_bound_to_its_instance() -> None:
-    class Box:
-        by = 4
-
-        @tool
-        @Decorated
-        async def scale(self, a: int) -> int:
-            """Scale a number."""
-            return a * self.by
-
-    assert outcome(Box().scale, {"a": 3}).output == 12
-
-
 # Since Python 3.14 an annotation without quotes may name what is not there, and is evaluated when somebody reads it.
 
 

@@ -79,13 +79,6 @@ class Adder:
         return self.base + a + b
 
 
-class CallsPlainly:
-    """Add two numbers."""
-
-    def __call__(self, a: int, b: int = 2) -> int:
-        return a + b
-
-
 class CallsAsynchronously:
     async def __call__(self, a: int, b: int = 2) -> int:
         """Add two numbers."""
@@ -141,7 +134,6 @@ WAYS: dict[str, Any] = {
     "async function": add,
     "plain function": add_plainly,
     "bound async method": Adder().add,
-    "callable object": tool(CallsPlainly(), name="add"),
     "async callable object": tool(CallsAsynchronously(), name="add"),
     "partial": tool(functools.partial(three, c="x"), name="add"),
     "decorated": tool(read_only=True)(add),
@@ -301,30 +293,10 @@ def test_keywords_take_undeclared_arguments() -> None:
     assert run(made, '{"a": 1, "b": "two"}').status == "invalid"
 
 
-def test_an_alias_is_the_name_that_the_model_uses() -> None:
-    async def copy_file(source: Annotated[str, Field(alias="from")], to: str) -> str:
-        return f"{source}->{to}"
-
-    copy_file.__doc__ = "Copy.\n\nArgs:\n    source: The old file.\n    to: The new one."
-    made = tool(copy_file)
-    assert list(made.input_schema["properties"]) == ["from", "to"]
-    assert [node["description"] for node in made.input_schema["properties"].values()] == [
-        "The old file.",
-        "The new one.",
-    ]
-    assert run(made, '{"from": "a", "to": "b"}').output == "a->b"
-    assert run(made, '{"source": "a", "to": "b"}').status == "invalid"
-    seen: list[Any] = []
-    run(made.replace(guards=[lambda call, context: seen.append(dict(call.arguments))]), '{"from": "a", "to": "b"}')
-    assert seen == [{"from": "a", "to": "b"}]
-
-
 # Docstrings
 
 STYLES = {
     "google": """Find things.
-
-    In all places.
 
     Args:
         text (str): The words
@@ -335,8 +307,6 @@ STYLES = {
         What was found.
     """,
     "numpy": """Find things.
-
-    In all places.
 
     Parameters
     ----------
@@ -353,8 +323,6 @@ STYLES = {
     """,
     "sphinx": """Find things.
 
-    In all places.
-
     :param str text: The words
         to look for.
     :param limit: How many: at most.
@@ -370,7 +338,7 @@ def test_a_docstring_describes_the_tool_and_its_parameters(style: str) -> None:
 
     find.__doc__ = STYLES[style]
     made = tool(find)
-    assert made.description == "Find things.\n\nIn all places."
+    assert made.description == "Find things."
     assert made.input_schema["properties"]["text"]["description"] == "The words to look for."
     assert made.input_schema["properties"]["limit"]["description"] == "How many: at most."
 
@@ -458,25 +426,17 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("t", by_position), "leave out the /"),
     (lambda: Tool("t", foreign), "JSON can carry"),
     (lambda: Tool("t", unresolvable), "'value'"),
-    (lambda: Tool("", add), "name"),
     (lambda: Tool({"name": "x"}), r"name is 1 to 128 letters"),  # type: ignore[arg-type]
-    (lambda: Tool("a\nb", add), "name"),
     (lambda: Tool("x" * 129, add), "128"),
     (lambda: tool(lambda a: a), "lambda"),
     (lambda: tool(add, private=("pin",)), "pin"),
-    (lambda: tool(add, private="b"), "private"),
     (lambda: tool(add, read_only="yes"), "read_only"),
     (lambda: tool(add, guards=[5]), "guards"),
-    (lambda: tool(add, tags="one"), "tags"),
-    (lambda: tool(add, description=5), "description"),
     (lambda: tool(add, examples=[5]), "examples"),
     (lambda: tool(add, metadata=5), "metadata"),
-    (lambda: tool(add, input_schema="x"), "schema"),
     (lambda: tool(add_payload, input_schema={"type": "string"}), "object"),
     (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}}), "schema"),
     (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "#/$defs/none"}}}), "schema"),
-    (lambda: tool(add_payload, input_schema=ADDING_SCHEMA, private=("pin",)), "pin"),
-    (lambda: tool(add, output_schema="x"), "output_schema"),
     (lambda: tool(add, input_schema=AddModel, name="x"), "args"),
     (lambda: tool(add_model, input_schema=int), "input_schema"),
     (lambda: tool(5), "function"),  # type: ignore[call-overload]
@@ -491,7 +451,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Toolset([NoHandler]), "instance"),
     (lambda: Toolset([add, add_plainly]).prefixed("\n"), "name"),
     (lambda: Toolset([add]).renamed({"nope": "x"}), "nope"),
-    (lambda: Toolset([add]).bind(nope=1), "nope"),
     (lambda: Toolset.of(NoHandler()), "no public"),
     (lambda: Toolset.of(Adder), "instance"),
     (lambda: build_tool(5), "dict"),  # type: ignore[arg-type]

@@ -75,18 +75,6 @@ class Wire(ToolHandler):
         return self.amount
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        Tool("x", Wire, ask=True),
-        build_tool({"name": "x", "execute": lambda payload: 1, "ask": True, "check_permissions": lambda payload: None}),
-        build_tool({"name": "x", "input_schema": {"type": "object"}}, lambda payload: 1, ask=True),
-    ],
-)
-def test_every_way_to_write_a_tool_takes_ask(asked: Tool) -> None:
-    assert run(asked).status == "denied" and run(asked, approve=Person()).success
-
-
 def test_a_definition_without_permissions_asks() -> None:
     definition = {"name": "x", "execute": lambda payload: 1}
     person = Person()
