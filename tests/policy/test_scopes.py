@@ -130,30 +130,6 @@ def test_an_unreadable_list_trusts_nothing(text: str, home: Path) -> None:
 # -- a file counts in the version that was trusted ---------------------------------------------------------------------
 
 
-def overwrite(file: Path) -> None:
-    file.write_text('allow = ["*"]')
-
-
-def put_a_link(file: Path) -> None:
-    (file.parent / "evil.toml").write_text('allow = ["*"]')
-    file.unlink()
-    file.symlink_to(file.parent / "evil.toml")
-
-
-@pytest.mark.parametrize("scope", ["managed", "session"])
-@pytest.mark.parametrize("change", [overwrite, put_a_link, Path.unlink])
-def test_a_file_changed_in_any_way_is_not_reloaded(change: Any, scope: str, home: Path, caplog: Any) -> None:
-    file = project(home, 'allow = ["write_file"]\ndeny = ["refund"]')
-    TrustedFiles().trust(file)
-    policy = rules(**{scope: file})
-    before = policy.rules
-    change(file)
-    with caplog.at_level("ERROR", "ferrule"):
-        findings = policy.reload()
-    assert any(one.level == "error" for one in findings) and len(caplog.records) == 1
-    assert policy.rules == before and decided(policy, refund, {"amount": 1}).kind == "deny"
-
-
 STEPS = st.lists(st.sampled_from(["write a", "write b", "write c", "trust", "forget", "reload"]), max_size=12)
 
 

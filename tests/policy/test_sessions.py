@@ -376,13 +376,6 @@ async def test_a_policy_that_cannot_see_the_runs_it_looks_for_is_refused(tmp_pat
         Runner([run_tests, guarded])
 
 
-async def test_calls_without_a_condition_write_nothing(tmp_path: Path) -> None:
-    store, text = Memory(), 'allow = ["deploy"]\n[[rule]]\ndecide = "deny"\ntools = ["run_*"]\nmore_than = 5'
-    desk = Desk(tmp_path, text, journal=kept_in(store))
-    assert await desk.status() == "ok"
-    assert store.items("policy/") == {}
-
-
 async def test_a_count_that_cannot_be_changed_allows_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Full(Memory):
         def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
