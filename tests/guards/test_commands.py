@@ -212,6 +212,21 @@ def test_within_judges_the_files_of_redirections(line: str, opens_outside: bool,
     assert within("/")(ToolCall("1", "shell", {"command": "git log > ../a"}), context) is None
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("git log; ls -l 'a b'", """nothing allows "ls -l 'a b'\""""),
+        ("rm x", "commands like 'rm *' are forbidden"),
+        ("git push", "this runs 'git push *'"),
+        ("git log > x", "nothing allows > 'x'"),
+        ("git log `x`", "this may run 'rm *'; unknown is a command in backquotes"),
+    ],
+)
+def test_the_reason_says_which_command_and_why(line: str, reason: str) -> None:
+    decision = judged({"command": line})
+    assert decision is not None and decision.reason == reason
+
+
 def test_a_wrong_pattern_is_a_definition_error() -> None:
     for options in ({"allow": "git *"}, {"deny": ["* x"]}, {"within": [""]}, {"parameters": "script"}):
         with pytest.raises(DefinitionError):

@@ -63,20 +63,6 @@ def test_a_path_outside_is_denied(path: str, world: Path) -> None:
     assert "path" in denied(judged(world, {"path": path}, "notes"))
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("notes/", "notes"),
-        ("./notes//a.txt", "notes/a.txt"),
-        ("other/../notes/a.txt", "notes/a.txt"),
-        ("notes/inner-link/new.txt", "notes/sub/new.txt"),
-        *((name, name) for name in ("notes", "notes/new/deep/file", "notes/...", "notes/C:\\x", "notes/a file")),
-    ],
-)
-def test_a_path_inside_becomes_its_real_path(path: str, expected: str, world: Path) -> None:
-    assert changed(judged(world, {"path": path, "n": 1}, "notes")) == {"path": str(world / expected), "n": 1}
-
-
 def test_calls_without_paths_or_with_canonical_ones_are_left_alone(world: Path) -> None:
     first = changed(judged(world, {"paths": ["notes/a.txt", "notes/inner-link"]}, "notes"))
     canonical = {"path": str(world / "notes" / "a.txt"), "mode": "r"}
