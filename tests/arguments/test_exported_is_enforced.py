@@ -61,7 +61,6 @@ class White(BaseModel):
     from_: int = Field(0, alias="from")
 
 
-Day = TypeAliasType("Day", date)
 Pet = Annotated[Cat | Dog, Field(discriminator="kind")]
 Coloured = Annotated[Black | White, Field(discriminator="colour")]
 
@@ -87,12 +86,10 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "time": (time, ["12:30:00", "12:30:00Z"], [*STAMPS, "3600", 3600, "12", "24:00:00"]),
     "timedelta": (timedelta, ["P1D", "PT36H", "-P1D"], [*STAMPS, "5", "P", 3600, True]),
     "decimal": (Decimal, ["1.10", "1e5", 1, 1.5, -7, 10**30, 1e22], ["0x1", "", "NaN", "x", True, None, [], {}]),
-    "complex": (complex, ["1+2j"], [1, 1.5, True]),
     "set": (set[int], [[], [1], [1, 2]], [["a"], {"a": 1}, [True]]),
     "named tuple": (Pair, [[1], [1, "a"], [1, "a", "2026-03-01T12:00:00Z"]], [["1"], [1, "a", "0"], [True]]),
     "keys of integers": (dict[int, int], [{"1": 1, "-12": 2}, {}], [{"x": 1}, {"1": True}]),
     "union": (datetime | int, ["2026-03-01T12:00:00Z", 5], ["5", "1700000000", 1.5]),
-    "a name for a date": (tuple[Day, Day], [["2026-03-01", "2026-03-02"]], [["86400", "2026-03-02"]]),
     "a model that would be lax": (
         Lax,
         [{"number": 1, "when": "2026-03-01T12:00:00Z", "some": [1]}],

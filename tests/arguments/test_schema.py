@@ -6,8 +6,7 @@ import asyncio
 import copy
 import json
 from dataclasses import dataclass
-from datetime import date, timedelta
-from decimal import Decimal
+from datetime import date
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, Optional, TypeVar, Union
@@ -119,14 +118,11 @@ Even = Annotated[int, AfterValidator(lambda value: value - value % 2)]
 TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "int": (int, 5, 5, ["x", 1.5, True, [], {}]),
     "float": (float, 1.5, 1.5, ["x", True, [1.0], "1.5x"]),
-    "float of an int": (float, 2, 2.0, [False]),
     "bool": (bool, True, True, [1, 0, "yes", "1", "True"]),
     "str": (str, "5", "5", [5, 1.5, True, ["x"]]),
     "list": (list[int], [1, 2], [1, 2], [["a"], [True], {"a": 1}, 5]),
     "tuple": (tuple[int, str], [1, "a"], (1, "a"), [[1], [1, "a", 2], ["a", 1], [True, "a"]]),
-    "set": (set[int], [1, 2], {1, 2}, [["a"]]),
     "dict": (dict[str, int], {"a": 1}, {"a": 1}, [{"a": "b"}, {"a": True}, [1]]),
-    "dict of int keys": (dict[int, str], {"1": "a"}, {1: "a"}, [{"a": "b"}]),
     "any": (Any, {"a": [1, None]}, {"a": [1, None]}, []),
     "optional": (Optional[int], None, None, ["x", 1.5, True]),  # noqa: UP045
     "union": (int | str, "a", "a", [1.5, True, []]),
@@ -164,14 +160,10 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "root model": (Names, ["a"], Names(["a"]), [[1], {"root": ["a"]}, "a"]),
     "aliased model": (Aliased, {"from": 1}, Aliased(**{"from": 1}), [{"from_": 1}, {}]),
     "path": (Path, "a/b", Path("a/b"), [5, []]),
-    "date": (date, "2026-03-01", date(2026, 3, 1), ["tomorrow", "2026-13-01", True]),
-    "timedelta": (timedelta, "P1DT2H", timedelta(days=1, hours=2), ["long"]),
-    "decimal": (Decimal, "1.10", Decimal("1.10"), ["x", "NaN", "Infinity", True, []]),
     "bytes": (bytes, "abc", b"abc", [5]),
     "url": (HttpUrl, "https://example.org/x", HttpUrl("https://example.org/x"), ["not a url", "ftp://x", 5]),
     "secret": (SecretStr, "s", SecretStr("s"), [5]),
     "bounds": (Annotated[int, Field(ge=1, le=5)], 5, 5, [0, 6]),
-    "length": (Annotated[str, Field(min_length=2, max_length=3)], "ab", "ab", ["a", "abcd"]),
     "validator": (Even, 5, 4, ["x"]),
 }
 ALL = pytest.mark.parametrize("name", TYPES)
@@ -220,10 +212,6 @@ def test_a_value_of_every_type_arrives_as_an_object_or_is_refused(name: str) -> 
 
 # What Pydantic checks and JSON Schema has no word for, or calls by another name.
 BEYOND = {
-    ("dict of int keys", "{'a': 'b'}"),
-    ("decimal", "'x'"),
-    ("decimal", "'NaN'"),
-    ("decimal", "'Infinity'"),
     ("url", "'ftp://x'"),
 }
 
@@ -257,19 +245,13 @@ def test_defaults_bounds_formats_and_enums_are_shown() -> None:
         when: date = date(2026, 1, 1),
         size: Annotated[int, Field(ge=1, le=9)] = 3,
         place: Point = Point(1),  # noqa: B008
-        tags: list[str] | None = None,
     ) -> str:
         """Paint."""
         return "x"
 
     properties, colour = paint.input_schema["properties"], paint.input_schema["$defs"]["Colour"]
-    assert "required" not in paint.input_schema
-    assert {name: node["default"] for name, node in properties.items() if name != "size"} == {
-        "colour": "red",
-        "when": "2026-01-01",
-        "place": {"x": 1, "y": 0},
-        "tags": None,
-    }
+    defaults = {name: node["default"] for name, node in properties.items()}
+    assert defaults == {"colour": "red", "when": "2026-01-01", "size": 3, "place": {"x": 1, "y": 0}}
     assert properties["size"] == {"type": "integer", "minimum": 1, "maximum": 9, "default": 3}
     assert properties["when"]["format"] == "date"
     assert (colour["enum"], colour["description"]) == (["red", "blue"], "The colours.")
@@ -356,29 +338,6 @@ def raw(schema: Any, **more: Any) -> Tool:
     return build_tool(
         {"name": "raw", "input_schema": schema, "execute": execute, "check_permissions": lambda payload: None, **more}
     )
-
-
-LINE = {"properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
-DEEP: dict[str, Any] = {
-    "type": "object",
-    "properties": {"lines": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/line"}}},
-    "required": ["lines"],
-    "$defs": {"line": {"type": "object", "additionalProperties": False, **LINE}},
-}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({}, {"lines": []}, {"lines": [{"count": 0}]}, {"lines": [{"count": 1.5}]}),
-        *({"lines": [{"count": 1, "colour": 1}]}, {"lines": [{"count": 1}], "other": 1}),
-    ],
-)
-def test_a_raw_schema_is_enforced_in_depth(wrong: Any) -> None:
-    fits = {"lines": [{"count": 1}, {"count": 2}]}
-    assert run(raw(DEEP), json.dumps(fits)).output == fits
-    result = run(raw(DEEP), json.dumps(wrong))
-    assert (result.status, result.executed) == ("invalid", False)
 
 
 def test_a_raw_schema_may_allow_other_keys() -> None:

@@ -287,33 +287,6 @@ def test_errors_are_told_of_the_branch_that_the_value_is_meant_for(one: Any, arg
     assert ("null" in error) == (arguments == {"contact": 5} and one is not reach), error
 
 
-OF_TYPES: dict[str, tuple[Any, Any, Any]] = {
-    "integer": (Annotated[int, Field(gt=3)], {"type": "integer", "exclusiveMinimum": 3}, 2),
-    "string": (Annotated[str, Field(max_length=3)], {"type": "string", "maxLength": 3}, "no date"),
-    "array": (list[bool], {"type": "array", "items": {"type": "boolean"}}, [None]),
-    "object": (dict[str, bool], {"type": "object", "additionalProperties": {"type": "boolean"}}, {"k": None}),
-    "null": (None, {"type": "null"}, 0.5),
-}
-
-
-@given(st.lists(st.sampled_from(sorted(OF_TYPES)), min_size=2, unique=True), st.booleans(), st.data())
-def test_no_other_type_is_asked_for_if_a_branch_has_the_type_of_the_value(
-    names: list[str], typed: bool, data: st.DataObject
-) -> None:
-    name = data.draw(st.sampled_from([name for name in names if name != "null"]))
-    kinds = [OF_TYPES[name] for name in names]
-
-    async def take(value: Any) -> Any:
-        """Take."""
-
-    take.__annotations__["value"] = Union[tuple(kind[0] for kind in kinds)]  # noqa: UP007
-    one = tool(take) if typed else raw({"value": {"anyOf": [kind[1] for kind in kinds]}})
-    error = str(run(one, {"value": OF_TYPES[name][2]}).error)
-    said = error.partition(", got")[0]
-    others = {*names} - {name}
-    assert "Nothing was run" in error and not [other for other in others if other in said], error
-
-
 SMALL: list[dict[str, Any]] = [
     *({"type": kind} for kind in ("integer", "string", "null", "boolean")),
     *({"const": 1}, {"enum": ["a", 1]}, {"minimum": 2}, {"pattern": "^a"}, {"maxLength": 1}),
