@@ -26,7 +26,6 @@ from ferrule.approval.terminal import RESET
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask, deny
-from steps import lines
 from waits import BOUND
 
 fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")  # of POSIX
@@ -421,16 +420,6 @@ def test_a_diff_patches_the_old_text_to_the_new(most: int, before: list[str], af
         assert made == ["--- f", "+++ f", "(no difference)"]
     else:
         assert patched(old, made) == new
-
-
-@pytest.mark.large
-def test_a_diff_costs_no_quadratic_time() -> None:
-    def compared(count: int) -> int:
-        old, new = ("".join(f"{n}\n{side} {n}\n" for n in range(count)) for side in ("old", "new"))
-        assert len(preview_lines(Diff(old, new, "n"))) > 2 * count
-        return lines(lambda: preview_lines(Diff(old, new, "n")))
-
-    assert compared(2_000) < 5 * compared(500)
 
 
 # -- what a running tool wants to know ---------------------------------------------------------------------------------

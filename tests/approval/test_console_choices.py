@@ -290,3 +290,8 @@ def test_a_condition_is_narrowed_to_a_part_of_it(given: Any, text: str, narrowed
         return
     with pytest.raises(ValueError, match=r"\w"):
         offer.narrow("it", text)
+
+
+def test_an_unknown_part_of_an_offer_cannot_be_narrowed() -> None:
+    with pytest.raises(ValueError, match="unknown part"):
+        Offer("always", "x", arguments={"it": None}).narrow("other", "1h")

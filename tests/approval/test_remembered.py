@@ -307,19 +307,6 @@ async def test_a_folder_that_became_a_link_is_asked_about(key: str, written: str
     assert await desk.asks(call, **here)
 
 
-async def test_a_folder_chosen_by_a_person_stays_the_same_folder(tmp_path: Path) -> None:
-    own = tmp_path / "notes" / "own"
-    own.mkdir(parents=True)
-    desk = Desk(Person("always", lambda offer: offer.narrow("path", f"within {own}")), save)
-    here = {"working_directory": str(tmp_path)}
-    assert await desk.asks({"path": "notes/a", "content": ""}, **here)
-    assert desk.grants.list_active()[0].arguments["path"] == {"within": [str(own.resolve())]}
-    assert not await desk.asks({"path": "notes/own/b", "content": ""}, **here)
-    own.rmdir()
-    own.symlink_to(tmp_path)
-    assert await desk.asks({"path": "notes/own/b", "content": ""}, **here)
-
-
 @pytest.mark.parametrize(
     ("key", "other", "again"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sqlite3
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -365,22 +364,6 @@ async def test_a_broken_preview_leaves_the_other_calls_waiting(make: Callable[[]
     for one in shown:
         taken = await queue.answer(one.id, one.digest, False, by="bob")
         assert (await runner.resume(taken.record, taken.decision)).status == "denied"
-
-
-@pytest.mark.parametrize("number", [-float("inf"), "-1e999"])
-async def test_an_expired_row_without_a_json_number_hides_no_other(number: Any, tmp_path: Path) -> None:
-    class Lax(Memory):  # somebody's own, without a check of numbers
-        def items(self, prefix: str = "") -> dict[str, Any]:
-            return super().items(prefix) | {"waiting x": {"pending": {"expires_at": number}}}
-
-    journal = Journal.open(tmp_path / "calls.db")
-    queue = approval.web(journal.store if isinstance(number, str) else Lax())
-    if isinstance(number, str):
-        assert journal.store.compare_and_set("waiting x", None, 1)
-        with sqlite3.connect(tmp_path / "calls.db") as connection:
-            connection.execute("UPDATE store SET value = ?", (f'{{"pending":{{"expires_at":{number}}}}}',))
-    shown = await Desk().waits(queue)
-    assert [(one.id, bool(one.problem)) for one in await queue.waiting()] == [("x", True), (shown.id, False)]
 
 
 @pytest.mark.parametrize("row", [None, "x", {"pending": None}, {"pending": {"expires_at": "soon"}}])

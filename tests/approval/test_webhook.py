@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from cast import ask_always
-from ferrule import Journal, Runner, ToolCall, ToolResult, approval, tool
+from ferrule import InputRequired, Journal, Runner, ToolCall, ToolContext, ToolResult, approval, tool
 from ferrule.approval import sign_message, verify_message
 from ferrule.errors import DefinitionError
 from ferrule.testing import ApproverContract, ManualClock
@@ -262,6 +262,23 @@ async def test_nobody_allows_their_own_call(gateway: Gateway) -> None:
     assert await send(desk, answer_to(question, by="Ann")) == 403
     assert await send(desk, answer_to(question, by="bob"), id="m2") == 200
     assert (await result_of(running)).success
+
+
+async def test_a_tool_gets_its_input(gateway: Gateway) -> None:
+    schema = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
+
+    @tool
+    async def book(context: ToolContext) -> str | InputRequired:
+        """Book."""
+        return InputRequired("Which day?", schema) if context.answer is None else str(context.answer.value["day"])
+
+    desk = Desk(gateway)
+    running = asyncio.create_task(Runner([book], approve=desk.hook).run("book", {}))
+    question = await desk.question()
+    assert question["schema"] == schema
+    assert await send(desk, answer_to(question), id="m1") == 422
+    assert await send(desk, answer_to(question, arguments={"day": "Monday"}), id="m2") == 200
+    assert (await result_of(running)).output == "Monday"
 
 
 async def test_an_answer_reaches_a_call_of_another_queue_object_and_no_other_channel(
