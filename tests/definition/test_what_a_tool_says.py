@@ -182,7 +182,6 @@ def test_a_copy_checks_its_examples_again() -> None:
     ("wrong", "said"),
     [
         ("anthropic", "provider must be a dict"),
-        (["anthropic"], "provider must be a dict"),
         ({"cache_control": {"type": "ephemeral"}}, "no option 'cache_control'.* options are: anthropic, bedrock, coh"),
         ({5: {}}, "provider: there is no option 5"),
         ({"anthropic": True}, r"provider\['anthropic'\] must be a dict, not True"),
