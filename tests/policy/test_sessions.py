@@ -362,6 +362,11 @@ def test_a_wrong_condition_is_an_error_with_its_line(line: str, error: str) -> N
     assert error in finding.text and finding.line in (1, 5)
 
 
+def test_a_run_of_an_unknown_tool_is_a_warning() -> None:
+    found = findings_of(DEPLOY + 'after = "run_test"', tools=[deploy, run_tests])
+    assert [one.level for one in found] == ["warning"] and "did you mean 'run_tests'" in found[0].text
+
+
 def test_a_conditional_rule_does_not_make_others_redundant() -> None:
     assert When(after="run_tests") != When(after="run_tests", within=60)
     assert (
@@ -405,16 +410,3 @@ async def test_a_background_job_is_no_success_before_it_ends_and_is_counted_once
     assert (await runner.run("deploy", {}, context)).success
     assert [(await runner.run("check", {}, context)).status for _ in range(2)] == ["ok", "denied"]
     await runner.__aexit__()
-
-
-async def test_a_policy_in_shadow_sees_the_session_and_counts_nothing(tmp_path: Path) -> None:
-    shadow = tmp_path / "shadow.toml"
-    shadow.write_text(BEFORE + ALL)
-    policy = policy_of(tmp_path, 'allow = ["*"]', shadow=shadow)
-    runner = Runner([run_tests, deploy], guards=[policy])
-    assert (await runner.run("deploy", {}, session="s")).success
-    [difference] = policy.differences()
-    assert (difference.now, difference.shadow) == ("allow", "deny")
-    await runner.run("run_tests", {}, session="s")
-    await runner.run("deploy", {}, session="s")
-    assert [one.count for one in policy.differences()] == [1]

@@ -102,9 +102,10 @@ MODES = st.sets(st.sampled_from(["read_only", "never_ask"])).map(lambda given: d
 class Kind:
     """The traits of a tool, for a policy that is asked without a runner."""
 
-    def __init__(self, read_only: bool, tags: tuple[str, ...] = (), destructive: bool | None = None) -> None:
-        self.name, self.tags, self.read_only, self.destructive = "t", tags, read_only, destructive
-        self.recorded = False
+    name, tags, destructive, recorded = "t", (), None, False
+
+    def __init__(self, read_only: bool) -> None:
+        self.read_only = read_only
 
 
 def verdict(given: list[Rule], arguments: dict[str, Any], modes: Any = None, *, read_only: bool = False) -> str:
@@ -183,35 +184,6 @@ def test_a_short_form_and_its_table_are_one_rule(short: str, table: str) -> None
 
 
 # -- what a rule speaks of ---------------------------------------------------------------------------------------------
-
-
-SPEAKING = st.builds(
-    lambda decide, tools, tags, traits, principals, arguments: Rule(
-        decide,
-        tools if tags or traits or principals else tools or ("*",),
-        tags,
-        traits,
-        principals,
-        fitting(decide, arguments),
-    ),
-    st.sampled_from(RANKS),
-    st.sampled_from([(), ("*",), ("t",), ("u",), ("u", "t*")]),
-    st.sampled_from([(), ("x",), ("x", "y")]),
-    st.sampled_from([(), ("destructive",), ("not destructive",), ("not read_only", "destructive")]),
-    st.sampled_from([(), ("t",), ("u",), ("t*", "u")]),
-    st.dictionaries(st.sampled_from(["a", "b"]), CONDITIONS, max_size=1),
-)
-KINDS = st.builds(Kind, st.booleans(), st.sampled_from([(), ("x",), ("y", "z")]), st.sampled_from([True, False, None]))
-PEOPLE = st.sampled_from([ToolContext[Any](principal=who) for who in (None, "t", "u", "other")])
-
-
-@given(SPEAKING, SPEAKING, KINDS, PEOPLE, ARGUMENTS)
-def test_a_covering_rule_matches_all_that_the_milder_one_matches(
-    one: Rule, other: Rule, kind: Kind, context: ToolContext, arguments: dict[str, Any]
-) -> None:
-    judged = JudgedCall("t", arguments, context, kind)
-    if RANKS.index(one.decide) >= RANKS.index(other.decide) and one.covers(other):
-        assert other.matches(judged) is not True or one.matches(judged) is True
 
 
 def test_an_allow_needs_all_values_and_a_deny_one(tmp_path: Path) -> None:
@@ -348,16 +320,6 @@ def test_a_condition_on_a_private_value_is_judged_but_not_shown(tmp_path: Path) 
     decision = decided(policy, pay.bind(tenant="acme"), {"amount": 1})
     assert (decision.kind, decision.reason) == ("deny", "the policy has a rule for this call")
     assert kind_of(policy, pay.bind(tenant="other"), {"amount": 1}) == "ask"
-
-
-def test_a_decision_names_the_rules_and_their_answers(tmp_path: Path) -> None:
-    policy = policy_of(tmp_path, POLICY)
-    found = policy.decide(ToolCall("c1", "refund", {"amount": 1, "currency": "XAU"}), CONTEXT, tool=refund)
-    assert found.decision is not None and found.decision.kind == "ask"
-    assert [rule.text for rule in found.deciding_rules] == ["ask refund(currency=XAU)"]
-    said = {rule.text: answer for rule, answer in found.answers}
-    assert said["allow refund(amount<=100)"] is True and said["deny shell(rm *)"] is False
-    assert len(said) == len(policy.rules) == 8
 
 
 @pytest.mark.parametrize(
