@@ -3,7 +3,6 @@
 import asyncio
 import os
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
@@ -75,7 +74,7 @@ Named = Annotated[str, Field(json_schema_extra={"format": "path"})]
 kinds = st.recursive(
     st.sampled_from([("path", Path), ("path", Named), ("text", str), ("number", int)]),
     lambda inner: st.one_of(
-        st.tuples(st.sampled_from(["list", "set", "dict", "keys", "optional", "union", "deque"]), inner),
+        st.tuples(st.sampled_from(["list", "dict", "keys", "optional", "union"]), inner),
         st.tuples(st.sampled_from(["tuple", "model"]), inner, inner),
     ),
     max_leaves=6,
@@ -89,8 +88,6 @@ def type_of(kind: Any) -> Any:
     types = [type_of(one) for one in inner]
     made: dict[str, Callable[[], Any]] = {
         "list": lambda: list[types[0]],
-        "set": lambda: list[set[Path]],
-        "deque": lambda: deque[types[0]],
         "dict": lambda: dict[str, types[0]],
         "keys": lambda: dict[Path, types[0]],
         "optional": lambda: types[0] | None,
@@ -107,13 +104,11 @@ def value_of(kind: Any, paths: Iterator[str]) -> Any:
         "path": lambda: next(paths),
         "text": lambda: "plain",
         "number": lambda: 7,
-        "set": lambda: [[next(paths), next(paths)]],
         "dict": lambda: {"k": value_of(inner[0], paths)},
         "keys": lambda: {next(paths): value_of(inner[0], paths)},
         "model": lambda: {"one": value_of(inner[0], paths), "other": value_of(inner[1], paths)},
         "tuple": lambda: [value_of(inner[0], paths), value_of(inner[1], paths)],
         "list": lambda: [value_of(inner[0], paths), value_of(inner[0], paths)],
-        "deque": lambda: [value_of(inner[0], paths)],
     }
     return simple[how]() if how in simple else value_of(inner[0], paths)
 
@@ -126,7 +121,7 @@ def texts_in(value: Any) -> Iterator[str]:
         yield from texts_in(value.__dict__)
     elif isinstance(value, dict):
         yield from texts_in(list(value) + list(value.values()))
-    elif isinstance(value, list | tuple | set | deque):
+    elif isinstance(value, list | tuple):
         for item in value:
             yield from texts_in(item)
 
