@@ -28,18 +28,6 @@ def test_every_name_that_difflib_finds_is_found(name: str, known: list[str]) -> 
     assert NameIndex(known).find_nearest(name)[: len(found)] == found
 
 
-def test_a_toolset_names_the_nearest_of_its_tools() -> None:
-    def read_note() -> None: ...
-
-    def write_note() -> None: ...
-
-    tools = Toolset([tool(read_note), tool(write_note)])
-    assert tools.find_nearest("raed_note")[0] == "read_note"
-    with pytest.raises(KeyError, match="the nearest are"):
-        tools.get("raed_note")
-    assert "write_note" in tools.register(tool(lambda: None, name="write_notes")).find_nearest("wirte_note")
-
-
 @pytest.mark.large
 @pytest.mark.parametrize(
     ("name", "is_offered"),

@@ -166,7 +166,6 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "bounds": (Annotated[int, Field(ge=1, le=5)], 5, 5, [0, 6]),
     "validator": (Even, 5, 4, ["x"]),
 }
-ALL = pytest.mark.parametrize("name", TYPES)
 
 
 def made_of(annotation: Any) -> tuple[Tool, list[Any]]:
@@ -192,7 +191,7 @@ def valid(schema: Any, instance: Any, formats: bool = True) -> bool:
     return bool(jsonschema_rs.validator_for(copy.deepcopy(schema), validate_formats=formats).is_valid(instance))
 
 
-@ALL
+@pytest.mark.parametrize("name", TYPES)
 def test_a_value_of_every_type_arrives_as_an_object_or_is_refused(name: str) -> None:
     annotation, fits, expected, refused = TYPES[name]
     made, seen = made_of(annotation)
@@ -214,16 +213,6 @@ def test_a_value_of_every_type_arrives_as_an_object_or_is_refused(name: str) -> 
 BEYOND = {
     ("url", "'ftp://x'"),
 }
-
-
-@ALL
-async def test_direct_calls_take_objects(name: str) -> None:
-    annotation, _, expected, _ = TYPES[name]
-    if name == "validator":  # an even number is what it makes of an odd one
-        return
-    made, seen = made_of(annotation)
-    assert (await made(value=expected)) == "taken"
-    assert seen == [expected]
 
 
 def test_a_models_extra_setting_is_respected() -> None:
