@@ -102,6 +102,8 @@ def test_a_wrong_example_is_an_error(tools: str, examples: str, right: bool) -> 
         ('allow = [\n"t*",\n"t1"]', "warning", 3, "is redundant"),
         ('deny = ["t(n>5)"]\nallow = ["t(n>0)"]', None, 0, ""),
         ('allow = ["t*"]\nask = ["t1"]', None, 0, ""),
+        ('[[rule]]\ndecide = "deny"\ntags = ["x"]\n[[rule]]\ndecide = "deny"\ntools = ["t"]', None, 0, ""),
+        ('[[rule]]\ndecide = "deny"\nprincipals = ["ann"]\n[[rule]]\ndecide = "deny"\ntools = ["t"]', None, 0, ""),
         ('deny = ["t*"]\n[[rule]]\ndecide = "deny"\ntools = ["t1"]\nreason = "take t2"', None, 0, ""),
         ('ask = ["t*"]\n[[rule]]\ndecide = "ask"\ntools = ["t1"]\ninto = "pin"', None, 0, ""),
     ],

@@ -322,6 +322,16 @@ def test_a_condition_on_a_private_value_is_judged_but_not_shown(tmp_path: Path) 
     assert kind_of(policy, pay.bind(tenant="other"), {"amount": 1}) == "ask"
 
 
+def test_a_decision_names_the_rules_and_their_answers(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, POLICY)
+    found = policy.decide(ToolCall("c1", "refund", {"amount": 1, "currency": "XAU"}), CONTEXT, tool=refund)
+    assert found.decision is not None and found.decision.kind == "ask"
+    assert [rule.text for rule in found.deciding_rules] == ["ask refund(currency=XAU)"]
+    said = {rule.text: answer for rule, answer in found.answers}
+    assert said["allow refund(amount<=100)"] is True and said["deny shell(rm *)"] is False
+    assert len(said) == len(policy.rules) == 8
+
+
 @pytest.mark.parametrize(
     "given",
     [
