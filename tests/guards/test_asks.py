@@ -141,7 +141,7 @@ def test_only_calls_that_surely_read_are_not_asked_about(read_only: Any, asks: b
     ("text", "asks"),
     [
         *(('allow = ["refund(amount<=100)"]', True), ('allow = ["refund"]', False), ('deny = ["other"]', True)),
-        *(('deny = ["refund(note=*rm*)"]', True), ('mode = "never_ask"', False)),
+        *(('allow = ["refund"]\ndeny = ["refund(note=*rm*)"]', True), ('mode = "never_ask"', False)),
     ],
 )
 def test_a_policy_says_whether_it_asks_about_a_tool(text: str, asks: bool, tmp_path: Path) -> None:
