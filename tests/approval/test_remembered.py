@@ -174,6 +174,17 @@ async def test_risky_calls_offer_only_these_arguments(one: Tool, arguments: Mapp
     assert list(await Desk(None, one).offers(arguments, session=None)) == []
 
 
+async def test_an_old_grant_with_a_pattern_for_lines_answers_nothing() -> None:
+    desk = Desk("these", shell)
+    assert await desk.asks({"command": "git fetch origin"})
+    [(key, kept)] = desk.grants.store.items().items()
+    arguments = {"command": {"commands": ["git fetch origin", "git fetch *"]}, "timeout": {"equals": 60}}
+    assert desk.grants.store.compare_and_set(key, kept, {**kept, "exactly": None, "arguments": arguments})
+    desk.person.key = None
+    for line in ("git fetch origin", "git fetch --upload-pack=x"):
+        assert await desk.asks({"command": line})
+
+
 @tool(destructive=False)
 async def login(user: str, password: SecretStr) -> str:
     """Log in."""
@@ -390,6 +401,14 @@ async def test_a_grant_ends_by_the_clock_of_the_runner() -> None:
     assert len(desk.grants.list_active(clock)) == 1  # the first is gone, the second answer made another
 
 
+async def test_a_grant_from_the_future_answers_nothing() -> None:
+    later = ManualClock()
+    await later.advance(1000)
+    desk = Desk("always", note, clock=later)
+    assert await desk.asks(NOTE)
+    assert await Desk("always", note, grants=desk.grants, clock=ManualClock()).asks(NOTE)
+
+
 @pytest.mark.parametrize("kept", ["memory", "file", "journal"])
 async def test_a_grant_for_one_use_answers_one_of_fifty_concurrent_calls(
     kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -524,6 +543,14 @@ async def test_any_approver_may_stand_inside_and_is_asked_without_offers(kind: s
     function: Any = yes if kind == "a function" else coroutine
     desk = Desk(coroutine if kind == "a coroutine" else lambda *asked: function(*asked), note)
     assert [(await desk.run(NOTE)).success for _ in range(2)] == [True, True] and len(yes.questions) == 2
+
+
+async def test_the_inner_approver_may_foresee_its_answer() -> None:
+    class Knows(Person):
+        async def foresee(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+            return deny("never")
+
+    assert (await Desk(Knows(), note).runner.decide(ToolCall("1", "note", NOTE))) == deny("never")
 
 
 async def test_a_broken_store_answers_nothing(caplog: pytest.LogCaptureFixture) -> None:
