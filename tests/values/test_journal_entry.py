@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from pydantic import AnyUrl, BaseModel, SecretStr
 
 from ferrule import Journal, Media, Runner, Text, ToolCall, ToolContext, ToolError, ToolResult, tool
+from ferrule.executors.process.transfer import pack, unpack
 from ferrule.journal import memory
 from ferrule.testing import cassette
 from ferrule.types import Middleware
@@ -70,6 +71,13 @@ def test_a_stored_result_is_restored_as_it_was(result: ToolResult) -> None:
     written = json.loads(json.dumps(outcome_from_result(result)))
     again = result_from_outcome(written, ToolCall("1", "act"), "act")
     assert (parts(again), again.executed) == (parts(result), result.executed)
+
+
+@given(results)
+def test_a_result_survives_packing_and_copying(result: ToolResult) -> None:
+    for again in (unpack(pack(result, "json"), "json"), unpack(pack(result, "pickle"), "pickle"), result.replace()):
+        assert isinstance(again, ToolResult) and again.executed is result.executed
+        assert again.record()["retryable"] is result.retryable
 
 
 def run_twice(given: object, behind: Iterable[Middleware] = (), **options: Any) -> tuple[ToolResult, ToolResult, str]:

@@ -125,6 +125,12 @@ def test_a_figure_is_an_image(value: Any) -> None:
         assert (picture.kind, picture.mime_type, (picture.data or b"")[:8]) == ("image", "image/png", PNG)
 
 
+def test_figures_stand_among_texts() -> None:
+    value = [Text("Sales:"), draw(), Image.new("L", (1, 1))]
+    for returned in (value, unpack(pack(value, "json"), "json")):
+        assert [type(block) for block in give(returned).content] == [Text, Media, Media]
+
+
 @pytest.mark.parametrize(
     "value",
     [
