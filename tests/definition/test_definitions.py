@@ -343,6 +343,21 @@ def test_a_docstring_describes_the_tool_and_its_parameters(style: str) -> None:
     assert made.input_schema["properties"]["limit"]["description"] == "How many: at most."
 
 
+def test_prose_that_looks_like_a_section_stays() -> None:
+    async def find(text: str) -> str:
+        """Find.
+
+        Note: this is slow. Use it like this:
+
+        text: not a section
+        """
+        return text
+
+    made = tool(find)
+    assert "Note: this is slow" in made.description and "text: not a section" in made.description
+    assert "description" not in made.input_schema["properties"]["text"]
+
+
 # Wrong definitions
 
 
@@ -684,6 +699,14 @@ def test_every_wire_name_leads_back_to_its_tool(name: str) -> None:
     assert tools.get(name) is made and tools.get(made.wire_name) is made
     result = asyncio.run(Runner(tools).run(ToolCall("c1", made.wire_name, '{"a": 1}')))
     assert (result.output, result.tool_name) == (3, name)
+
+
+@given(
+    st.lists(st.from_regex("[aBé1_][aB_é1-]{0,40}([./:][aB_1][aB_1-]{0,30})?", fullmatch=True), unique=True, max_size=6)
+)
+def test_names_that_differ_stay_apart_on_the_wire(names: list[str]) -> None:
+    tools = Toolset([tool(add, name=name) for name in names])
+    assert len({item.wire_name for item in tools}) == len(names)
 
 
 # Fingerprints and pickles
