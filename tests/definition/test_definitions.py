@@ -343,21 +343,6 @@ def test_a_docstring_describes_the_tool_and_its_parameters(style: str) -> None:
     assert made.input_schema["properties"]["limit"]["description"] == "How many: at most."
 
 
-def test_prose_that_looks_like_a_section_stays() -> None:
-    async def find(text: str) -> str:
-        """Find.
-
-        Note: this is slow. Use it like this:
-
-        text: not a section
-        """
-        return text
-
-    made = tool(find)
-    assert "Note: this is slow" in made.description and "text: not a section" in made.description
-    assert "description" not in made.input_schema["properties"]["text"]
-
-
 # Wrong definitions
 
 
@@ -701,6 +686,7 @@ def test_every_wire_name_leads_back_to_its_tool(name: str) -> None:
     assert (result.output, result.tool_name) == (3, name)
 
 
+@example(["a.b", "a/b"])
 @given(
     st.lists(st.from_regex("[aBé1_][aB_é1-]{0,40}([./:][aB_1][aB_1-]{0,30})?", fullmatch=True), unique=True, max_size=6)
 )
