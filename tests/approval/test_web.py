@@ -425,3 +425,9 @@ async def test_queues_of_other_names_share_no_calls() -> None:
         with pytest.raises(NotWaiting):
             await other.answer(shown.id, shown.digest, True, by="bob")
     assert (await desk.resume(await payments.answer(shown.id, shown.digest, True, by="bob"))).success
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "\n", "a:"])
+def test_a_queue_name_with_a_separator_is_refused(name: str) -> None:
+    with pytest.raises(DefinitionError, match="web\\(name"):
+        approval.web(name=name)
