@@ -248,6 +248,11 @@ def test_a_number_that_is_not_shown_is_a_no(terminal: Terminal, number: str) -> 
     assert answer == Answer(deny("the person who was asked said no"))
 
 
+def test_an_unconfirmed_offer_asks_the_question_again(terminal: Terminal) -> None:
+    answer = offered(terminal, (OFFER,), (PROMPT, "1\n"), *KEEP, (CONFIRM, "\n"), (PROMPT, "y\n"))
+    assert answer == Answer(Decision("allow", by="ann"))
+
+
 @pytest.mark.parametrize("answers", [("n\n",), ("\n", "no\n")])
 def test_a_no_leaves_an_offer_for_the_question(answers: tuple[str, ...], terminal: Terminal) -> None:
     narrowing = zip(("\r\npath: ", "\r\nfor: "), answers, strict=False)
