@@ -22,6 +22,7 @@ from ferrule.approval import sign_message, verify_message
 from ferrule.errors import DefinitionError
 from ferrule.testing import ApproverContract, ManualClock
 from ferrule.types import Approver
+from ferrule.web import app as page_of
 from waits import BOUND, until
 
 SECRET, OTHER = secrets.token_bytes(32), secrets.token_bytes(32)
@@ -292,6 +293,20 @@ async def test_an_answer_reaches_a_call_of_another_queue_object_and_no_other_cha
     beside = approval.webhook(gateway.url, SECRET, queue=approval.web(store))
     assert (await beside.receive(sign_message(SECRET, "m1", body), body)).status == 200
     assert (await result_of(running)).success
+
+
+async def test_the_page_answers_a_live_question_and_resumes_nothing(gateway: Gateway) -> None:
+    queue = approval.web()
+    desk, running, question = await asked(gateway, queue=queue)
+    page = page_of(desk.runner, authenticate=lambda request: "bob", queue=queue)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=page), base_url="http://here") as client:
+        shown = await client.get("/approvals")
+        token = shown.text.partition('name="token" value="')[2].partition('"')[0]
+        form = {"token": token, "id": question["id"], "digest": question["digest"], "answer": "approve"}
+        answered = await client.post("/approvals/answer", data=form, headers={"origin": "http://here"})
+    assert answered.status_code == 303 and answered.headers["location"] == "/approvals"
+    assert (await result_of(running)).record()["answered_by"] == "bob"
+    assert await send(desk, answer_to(question)) == 409
 
 
 @pytest.mark.parametrize(
