@@ -55,11 +55,6 @@ class TestLater(ApproverContract):
         return ""
 
 
-class TestRememberedLater(TestLater):
-    def approver(self) -> Approver:
-        return approval.remembered(approval.later)
-
-
 class TestWeb(TestLater):
     """A person sees the text that waits in the queue."""
 

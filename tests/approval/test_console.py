@@ -5,30 +5,27 @@ from __future__ import annotations
 import asyncio
 import io
 import re
-import select
 import struct
 import sys
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from terminals import PROMPT, Terminal
 
-from ferrule import ToolError
+from ferrule import Diff
 from ferrule.approval import console, printable
-from ferrule.approval import request as request_module
 from ferrule.approval.preview import preview_lines
 from ferrule.approval.question import Question
 from ferrule.approval.terminal import RESET
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask, deny
-from steps import lines
 from waits import BOUND
 
 fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")  # of POSIX
@@ -52,14 +49,6 @@ def asked_about(
         return await asyncio.wait_for(asked, BOUND)
 
     return asyncio.run(run())
-
-
-class Diff(NamedTuple):
-    """Has the fields of the kernel's."""
-
-    before: str
-    after: str
-    name: str
 
 
 def with_preview(preview: Callable[[Any], object] | None, *hidden: str) -> Any:
@@ -89,13 +78,11 @@ def test_everything_else_denies(typed: str, terminal: Terminal) -> None:
     ("set_before", "taken_back"),
     [
         ("\x1b[30;40m", "\x1b[m"),
-        ("\x1b[?1049h", "\x1b[?1049l"),
         ("\x1b[1;2r", "\x1b[r"),
         ("\x1b[?69h\x1b[1;2s", "\x1b[?69l"),
         ("\x1b]0;", "\x1b\\"),
         ("\x1bP", "\x1b\\"),
         ("\x1b(0", "\x1b(B"),
-        ("\x1b[?2026h", "\x1b[?2026l"),
         ("\x1b]11;#fff\x07\x1b]10;#fff\x07", "\x1b]110\x1b\\\x1b]111\x1b\\"),
         ("Allow it? [y/N]\x1b[99A", "\x1b[J"),
     ],
@@ -347,10 +334,8 @@ def broken(arguments: Any) -> object:
     ("preview", "why"),
     [
         (broken, "it raised SystemExit"),
-        (lambda: "", "it raised TypeError"),
         ("no function", "it raised TypeError"),
         (lambda arguments: 5, "it returned int, and must return a text or a Diff"),
-        (lambda arguments: Diff("a", 5, "b"), "it returned Diff, and must return a text or a Diff"),  # type: ignore[arg-type]
     ],
 )
 def test_a_broken_preview_is_replaced_by_the_arguments(
@@ -362,40 +347,6 @@ def test_a_broken_preview_is_replaced_by_the_arguments(
     assert lines[2] == f"  no preview: {why}"
     assert lines[3:7] == ["  path = 'a.py'", "  old = 'b'", "  new = 'c'", "  key = '**********'"]
     assert "s3cret" not in terminal.seen
-
-
-async def test_a_preview_that_finds_a_problem_denies_without_a_question(terminal: Terminal) -> None:
-    def preview(arguments: Any) -> str:
-        raise ToolError("old does not occur")
-
-    decision = await console(terminal.input, terminal.output)(EDIT, WHY, with_preview(preview))
-    assert decision.kind == "deny" and "old does not occur" in decision.reason
-    assert not select.select([terminal.master], [], [], 0)[0]
-
-
-async def test_a_question_cancelled_during_its_preview_frees_the_terminal(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(request_module, "PREVIEW_SECONDS", 10 * BOUND)
-    began, opened = threading.Event(), threading.Event()
-
-    def preview(arguments: Any) -> str:
-        began.set()
-        return str(opened.wait(3 * BOUND))
-
-    try:
-        approve = console(terminal.input, terminal.output, by="ann")
-        first = asyncio.ensure_future(approve(EDIT, WHY, with_preview(preview)))
-        assert await asyncio.to_thread(began.wait, BOUND)
-        first.cancel()
-        await asyncio.wait({first})
-        second = asyncio.ensure_future(approve(CALL, WHY, ToolContext()))
-        await asyncio.to_thread(terminal.until, PROMPT)
-        terminal.type("y\n")
-        assert await asyncio.wait_for(second, BOUND) == allow(by="ann")
-        assert "edit_file" not in terminal.seen
-    finally:
-        opened.set()
 
 
 async def test_a_preview_is_made_when_its_question_is_asked(terminal: Terminal) -> None:
@@ -471,16 +422,6 @@ def test_a_diff_patches_the_old_text_to_the_new(most: int, before: list[str], af
         assert patched(old, made) == new
 
 
-@pytest.mark.large
-def test_a_diff_costs_no_quadratic_time() -> None:
-    def compared(count: int) -> int:
-        old, new = ("".join(f"{n}\n{side} {n}\n" for n in range(count)) for side in ("old", "new"))
-        assert len(preview_lines(Diff(old, new, "n"))) > 2 * count
-        return lines(lambda: preview_lines(Diff(old, new, "n")))
-
-    assert compared(2_000) < 5 * compared(500)
-
-
 # -- what a running tool wants to know ---------------------------------------------------------------------------------
 
 WANTED = {
@@ -504,16 +445,9 @@ def test_properties_are_asked_for_one_by_one(terminal: Terminal) -> None:
 
 
 def test_a_missing_required_property_denies(terminal: Terminal) -> None:
-    decision = asked_about(terminal, ("date", "\n"), decision=ASKED)
-    assert decision == deny("the person gave no value for day")
-    assert not any(line.startswith("Allow it?") for line in shown_lines(terminal))  # as the schema would have it
+    assert asked_about(terminal, ("date", "\n"), decision=ASKED) == deny("the person gave no value for day")
 
 
 def test_optional_properties_may_be_left_out(terminal: Terminal) -> None:
     left_out = [("date", "2026-12-24\n"), ("nights", "\n"), ("breakfast", "\n"), ("room", "\n")]
     assert asked_about(terminal, *left_out, decision=ASKED) == allow({"day": "2026-12-24"}, by="ann")
-
-
-def test_an_empty_schema_asks_for_a_plain_yes(terminal: Terminal) -> None:
-    decision = asked_about(terminal, (PROMPT, "y\n"), call=CALL, decision=Decision("ask", "Sure?", schema={}))
-    assert decision.kind == "allow"

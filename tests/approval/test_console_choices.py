@@ -110,10 +110,6 @@ def test_control_characters_are_refused_in_a_value(typed: str, terminal: Termina
     assert terminal.seen.count("Type it again") == 2
 
 
-def test_an_edit_alone_runs_nothing(terminal: Terminal) -> None:
-    assert ran(terminal, (PROMPT, "e\n"), *edit(euros="3"), (PROMPT, "\n")).status == "denied"
-
-
 def test_a_hidden_value_is_not_edited(terminal: Terminal) -> None:
     bound, call = pay.bind(to="eve"), ToolCall("1", "pay", {"euros": 5})
     dialogue = ((PROMPT, "e\n"), *edit(euros="3")[1:], (PROMPT, "y\n"))
@@ -273,13 +269,6 @@ def test_a_yes_without_enter_is_no_answer(said: str, terminal: Terminal) -> None
     assert "got no answer" in (ran(terminal, (PROMPT, said)).error or "")
 
 
-@pytest.mark.parametrize("answers", [("1\n", "\x04"), ("1\n", "\n", "\x04"), ("1\n", "/srv \x04\x04")])
-def test_the_end_of_input_denies_while_an_offer_is_narrowed(answers: tuple[str, ...], terminal: Terminal) -> None:
-    prompts = (PROMPT, "\r\npath: ", "\r\nfor: ")
-    answer = offered(terminal, (OFFER,), *zip(prompts, answers, strict=False))
-    assert answer.offer is None and answer.decision.kind == "deny"
-
-
 def test_an_offer_is_narrowed_and_never_widened(terminal: Terminal) -> None:
     narrow = (("\r\npath: ", "/srv\n"), ("\r\npath: ", "/srv/notes/own\n"), ("\r\nfor: ", "9h\n"))
     answer = offered(terminal, (OFFER,), (PROMPT, "1\n"), *narrow, ("\r\nfor: ", "30m\n"), (CONFIRM, "y\n"))
@@ -295,11 +284,9 @@ def test_an_offer_is_narrowed_and_never_widened(terminal: Terminal) -> None:
         ({"within": ["/srv/notes"]}, "/srv/notes/a|/srv/notes/b", {"within": ["/srv/notes/a", "/srv/notes/b"]}),
         ({"within": ["/srv/notes"]}, "/srv/notes/../other", None),
         ({"hosts": ["*.example.org"]}, "a.example.org", {"hosts": ["a.example.org"]}),
-        ({"hosts": ["*.example.org"]}, "example.com", None),
         ({"at_least": 0, "at_most": 100}, "=50", {"equals": 50}),
         ({"at_most": 100}, "<=50", {"at_most": 50}),
         ({"at_most": 100}, "<=500", None),
-        ({"equals": "a"}, "b", None),
         ({"one_of": ["a", "b"]}, "a", {"equals": "a"}),
         (None, "within /srv", {"within": ["/srv"]}),
         (None, "<", None),

@@ -338,21 +338,12 @@ def test_an_address_without_https_is_refused(url: str) -> None:
         approval.webhook(url, SECRET)
 
 
-def test_a_short_secret_is_refused() -> None:
-    for secret in (b"short", [], [SECRET, b"short"]):
-        with pytest.raises(DefinitionError, match="at least 32 bytes"):
-            approval.webhook("https://gateway.example.com/ask", secret)
-
-
-def test_several_secrets_verify_and_the_first_signs() -> None:
-    signed = sign_message(OTHER, "m1", b"{}")
-    assert verify_message([SECRET, OTHER], signed, b"{}") == "m1"
-    assert verify_message([SECRET], signed, b"{}") is None
-
-
 def test_the_signature_is_that_of_standard_webhooks() -> None:
     headers = sign_message(bytes(range(32)), "msg_1", b'{"a": 1}', at=1_700_000_000)
     assert headers["webhook-signature"] == "v1,WiSnS/jRZ+jSWp4++CHriev0dUy9fWKFv5VBXkw5Yfs="
+    assert verify_message([SECRET, OTHER], sign_message(OTHER, "m1", b"{}"), b"{}") == "m1"
+    with pytest.raises(DefinitionError, match="at least 32 bytes"):
+        approval.webhook("https://gateway.example.com/ask", [SECRET, b"short"])
 
 
 class TestContract(ApproverContract):

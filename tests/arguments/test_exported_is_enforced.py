@@ -7,16 +7,14 @@ import copy
 import json
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal, NamedTuple, Optional
-from uuid import UUID
 
 import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, WithJsonSchema, create_model
-from typing_extensions import TypeAliasType, TypedDict
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, create_model
+from typing_extensions import TypeAliasType
 
 import probe
 from ferrule import Tool, ToolCall, ToolResult, tool
@@ -63,11 +61,9 @@ class White(BaseModel):
     from_: int = Field(0, alias="from")
 
 
-Day = TypeAliasType("Day", date)
 Pet = Annotated[Cat | Dog, Field(discriminator="kind")]
 Coloured = Annotated[Black | White, Field(discriminator="colour")]
 
-IDENTITY = "12345678-1234-5678-1234-567812345678"
 STAMPS = ["1700000000", "0", "-1", "1700000000.5", "0000001700000000", "1e9", 1700000000, 1.5]
 
 # The annotation, what is taken, and what is refused.
@@ -77,7 +73,6 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
         ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.123456+01:30", "2026-03-01T12:00:00"],
         [*STAMPS, "2026-03-01", "x", "", "2026-03-01T24:00:00Z", True],
     ),
-    "aware": (AwareDatetime, ["2026-03-01T12:00:00Z"], [*STAMPS, "2026-03-01T12:00:00"]),
     "datetime after another": (
         Annotated[datetime, Field(gt=datetime(2020, 1, 1, tzinfo=UTC), description="When")],
         ["2026-03-01T12:00:00Z"],
@@ -91,16 +86,10 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "time": (time, ["12:30:00", "12:30:00Z"], [*STAMPS, "3600", 3600, "12", "24:00:00"]),
     "timedelta": (timedelta, ["P1D", "PT36H", "-P1D"], [*STAMPS, "5", "P", 3600, True]),
     "decimal": (Decimal, ["1.10", "1e5", 1, 1.5, -7, 10**30, 1e22], ["0x1", "", "NaN", "x", True, None, [], {}]),
-    "uuid": (UUID, [IDENTITY], [IDENTITY + " ", "x", 5]),
-    "complex": (complex, ["1+2j"], [1, 1.5, True]),
     "set": (set[int], [[], [1], [1, 2]], [["a"], {"a": 1}, [True]]),
-    "set of dates": (set[date], [["2026-03-01"]], [["0"], [0]]),
     "named tuple": (Pair, [[1], [1, "a"], [1, "a", "2026-03-01T12:00:00Z"]], [["1"], [1, "a", "0"], [True]]),
     "keys of integers": (dict[int, int], [{"1": 1, "-12": 2}, {}], [{"x": 1}, {"1": True}]),
-    "keys of days": (dict[date, int], [{"2026-03-01": 1}], [{"0": 1}, {"86400": 1}]),
     "union": (datetime | int, ["2026-03-01T12:00:00Z", 5], ["5", "1700000000", 1.5]),
-    "a name for a date": (tuple[Day, Day], [["2026-03-01", "2026-03-02"]], [["86400", "2026-03-02"]]),
-    "address": (IPv4Address, ["127.0.0.1"], [2130706433, "2130706433", "127.1"]),
     "a model that would be lax": (
         Lax,
         [{"number": 1, "when": "2026-03-01T12:00:00Z", "some": [1]}],
@@ -120,11 +109,6 @@ SAID: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [{"kind": "cat"}, {"kind": "hound"}, {"kind": "cat", "lives": 3}],
         [{}, {"lives": 3}, {"kind": None}, {"kind": "cow"}, {"kind": "cat", "name": "x"}],
     ),
-    "tagged union and one of its branches alone": (
-        tuple[Pet, Cat],
-        [[{"kind": "cat"}, {"kind": "cat"}], [{"kind": "dog"}, {"kind": "cat", "lives": 3}]],
-        [[{}, {}], [{"lives": 3}, {"kind": "cat"}], [{"kind": "dog"}, {"kind": "dog"}]],
-    ),
     "recursive tagged union": (
         Pack,
         [{"kind": "pack", "of": [{"kind": "dog"}, {"kind": "pack", "of": [{"kind": "pack"}]}]}],
@@ -138,7 +122,6 @@ SAID: dict[str, tuple[Any, list[Any], list[Any]]] = {
 }
 PLACES: dict[str, tuple[Any, Any]] = {
     "alone": (lambda kind: kind, lambda value: value),
-    "dict": (lambda kind: dict[str, kind], lambda value: {"k": value}),  # type: ignore[valid-type]
     "tuple": (lambda kind: tuple[kind, int], lambda value: [value, 1]),  # type: ignore[valid-type]
     "optional": (lambda kind: Optional[kind], lambda value: value),  # noqa: UP045
     "member of a union": (lambda kind: kind | Literal["none"], lambda value: value),
@@ -198,18 +181,6 @@ def test_a_type_is_enforced_wherever_it_stands(kind: str, place: str) -> None:
         assert [value for value in wrong if valid(parameters, put(value))] == []
 
 
-@pytest.mark.parametrize(
-    "annotation", [datetime, date, AwareDatetime | None, Annotated[date, Field(gt=date(2020, 1, 1))]]
-)
-@given(
-    st.from_regex(r"\A[-+]?[0-9]{1,14}(\.[0-9]{0,6})?\Z")
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-)
-def test_digits_are_no_date(annotation: Any, digits: Any) -> None:
-    assert not taken(parameters_of(annotation), digits)
-
-
 def test_an_authors_own_schema_is_kept() -> None:
     parameters = parameters_of(Annotated[datetime, WithJsonSchema({"type": "string", "pattern": "^[0-9]+$"})])
     assert parameters.exported["properties"]["value"] == {"type": "string", "pattern": "^[0-9]+$"}
@@ -230,26 +201,6 @@ def test_a_number_that_fits_a_double_keeps_its_digits(number: float, whole: int)
 TEXTS = st.sampled_from(
     ["x", "a,b", '"id": 1', "a: b", "\\", ",", '","id":"', "\u00e4", "\n", "id", "note", "y" * 1200]
 )
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"items": [], "customer": {"id": "c"}, "id": "a", "\\u0069d": "b"}',
-        '{"items": [], "note": "[", "id": "a", "id": "b", "customer": {"id": "]"}}',
-        '{"items": [{"id": "x", "id": "y"}], "customer": {"id": "c", "id": "d"}, "id": "a"}',
-        '{"items": [{"id": "x", "note": "1"}], "customer": {"id": "c"}, "id": "a", "id": "b", "note": "}{"}',
-    ],
-)
-def test_guards_and_handler_see_the_same_duplicate_key(text: str) -> None:
-    ran: list[Any] = []
-    seen: list[Any] = []
-
-    @tool(guards=[lambda call, context: seen.append(dict(call.arguments))])
-    async def take(id: str, items: list[Any], customer: dict[str, Any], note: str = "") -> None:
-        ran.append({"id": id, "items": items, "customer": customer, "note": note})
-
-    assert run(take, text).status == "invalid" or ran == seen
 
 
 def raw(schema: dict[str, Any], **more: Any) -> Tool:
@@ -329,15 +280,8 @@ class Tree(BaseModel):
     below: list[Tree] = []
 
 
-class Loose(TypedDict, total=False):
-    name: str
-    items: list[int]
-
-
 @tool
-async def many(
-    s: str, a: Nested, b: Tree | None, c: Tree, d: list[int], f: Loose, g: tuple[int, ...] | None, h: set[str] | None
-) -> dict[str, Any]:
+async def many(s: str, a: Nested, b: Tree | None, d: list[int]) -> dict[str, Any]:
     """Take."""
     return {"a": a, "d": d, "s": s}
 
@@ -348,15 +292,10 @@ TREE = st.recursive(
     lambda inner: st.fixed_dictionaries({"below": st.lists(inner, max_size=2)}, optional={"name": TEXTS}),
     max_leaves=3,
 )
-WHOLE = st.lists(st.integers(0, 9), max_size=2)
 MANY: dict[str, st.SearchStrategy[Any]] = {
     "a": NESTED,
     "b": st.none() | TREE,
-    "c": TREE,
-    "d": WHOLE,
-    "f": st.fixed_dictionaries({}, optional={"name": TEXTS, "items": WHOLE}),
-    "g": st.none() | WHOLE,
-    "h": st.none() | st.lists(TEXTS, max_size=2, unique=True),
+    "d": st.lists(st.integers(0, 9), max_size=2),
     "s": TEXTS,
 }
 

@@ -13,26 +13,10 @@ from ferrule import Runner, Toolset, tool
 from ferrule.security.similar_names import NameIndex
 from steps import steps
 
-FEW = NameIndex(["search_notes", "read_note", "Write-Note", "add", "delete_everything"])
 VERBS = ("search", "read", "write", "delete", "list", "archive", "rename", "share", "count", "export")
 MANY = [
     f"{verb}_{what}_{number}" for verb in VERBS for what in ("note", "mail", "task", "file") for number in range(250)
 ]
-
-
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [
-        ("serch_notes", "search_notes"),
-        ("SEARCH-NOTES", "search_notes"),
-        ("write_note", "Write-Note"),
-        ("add_two_numbers_together", "add"),
-        ("everything", "delete_everything"),
-    ],
-)
-def test_the_intended_name_comes_first(name: str, first: str) -> None:
-    assert FEW.find_nearest(name)[0] == first
-    assert FEW.find_nearest("xyzzy") == [] and NameIndex([]).find_nearest("x") == []
 
 
 names = st.text("abc_", min_size=1, max_size=8)
@@ -42,18 +26,6 @@ names = st.text("abc_", min_size=1, max_size=8)
 def test_every_name_that_difflib_finds_is_found(name: str, known: list[str]) -> None:
     found = get_close_matches(name, list(dict.fromkeys(known)), n=3, cutoff=0.5)
     assert NameIndex(known).find_nearest(name)[: len(found)] == found
-
-
-def test_a_toolset_names_the_nearest_of_its_tools() -> None:
-    def read_note() -> None: ...
-
-    def write_note() -> None: ...
-
-    tools = Toolset([tool(read_note), tool(write_note)])
-    assert tools.find_nearest("raed_note")[0] == "read_note"
-    with pytest.raises(KeyError, match="the nearest are"):
-        tools.get("raed_note")
-    assert "write_note" in tools.register(tool(lambda: None, name="write_notes")).find_nearest("wirte_note")
 
 
 @pytest.mark.large

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import date
 from enum import Enum, IntEnum
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, Optional, TypeVar, Union
 from uuid import UUID
@@ -82,10 +79,6 @@ class Movie(TypedDict):
     year: NotRequired[int]
 
 
-class Shelf(TypedDict, total=False):
-    movies: list[Movie]
-
-
 class Pair(NamedTuple):
     left: int
     right: str = "r"
@@ -125,25 +118,17 @@ Even = Annotated[int, AfterValidator(lambda value: value - value % 2)]
 TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "int": (int, 5, 5, ["x", 1.5, True, [], {}]),
     "float": (float, 1.5, 1.5, ["x", True, [1.0], "1.5x"]),
-    "float of an int": (float, 2, 2.0, [False]),
     "bool": (bool, True, True, [1, 0, "yes", "1", "True"]),
     "str": (str, "5", "5", [5, 1.5, True, ["x"]]),
     "list": (list[int], [1, 2], [1, 2], [["a"], [True], {"a": 1}, 5]),
     "tuple": (tuple[int, str], [1, "a"], (1, "a"), [[1], [1, "a", 2], ["a", 1], [True, "a"]]),
-    "endless tuple": (tuple[int, ...], [1, 2], (1, 2), [["a"], [True]]),
-    "set": (set[int], [1, 2], {1, 2}, [["a"]]),
-    "sequence": (Sequence[int], [1], [1], [["a"], "abc"]),
     "dict": (dict[str, int], {"a": 1}, {"a": 1}, [{"a": "b"}, {"a": True}, [1]]),
-    "dict of int keys": (dict[int, str], {"1": "a"}, {1: "a"}, [{"a": "b"}]),
     "any": (Any, {"a": [1, None]}, {"a": [1, None]}, []),
     "optional": (Optional[int], None, None, ["x", 1.5, True]),  # noqa: UP045
     "union": (int | str, "a", "a", [1.5, True, []]),
     "union of models": (Inner | Point, {"x": 1}, Point(1), [{"x": 1, "number": 1}, {"z": 1}, {}]),
     "literal": (Literal["a", "b"], "b", "b", ["c", 1, "A"]),
-    "literal numbers": (Literal[1, 2], 2, 2, [3, True, "x", 1.5]),
-    "literal enum": (Literal[Colour.RED], "red", Colour.RED, ["blue"]),
     "enum": (Colour, "red", Colour.RED, ["RED", "green", 1]),
-    "int enum": (Level, 2, Level.HIGH, [3, True, "HIGH"]),
     "mixed enum": (Mixed, 1, Mixed.ONE, [True, "one"]),
     "model": (Inner, {"number": 1}, Inner(number=1), [{}, {"number": 1, "x": 2}, {"number": 10}, {"number": "x"}]),
     "nested model": (
@@ -158,7 +143,6 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     ),
     "dataclass": (Point, {"x": 1}, Point(1), [{}, {"x": 1, "z": 1}, {"x": "a"}, [1, 2]]),
     "typed dict": (Movie, {"name": "a"}, {"name": "a"}, [{}, {"name": "a", "x": 1}, {"name": "a", "year": "b"}]),
-    "nested typed dict": (Shelf, {"movies": [{"name": "a"}]}, {"movies": [{"name": "a"}]}, [{"movies": [{"x": 1}]}]),
     "named tuple": (Pair, [1, "a"], Pair(1, "a"), [[1, 2], ["x", "y"], [1, "a", 3]]),
     "discriminated union": (
         Pet,
@@ -176,22 +160,12 @@ TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
     "root model": (Names, ["a"], Names(["a"]), [[1], {"root": ["a"]}, "a"]),
     "aliased model": (Aliased, {"from": 1}, Aliased(**{"from": 1}), [{"from_": 1}, {}]),
     "path": (Path, "a/b", Path("a/b"), [5, []]),
-    "date": (date, "2026-03-01", date(2026, 3, 1), ["tomorrow", "2026-13-01", True]),
-    "datetime": (datetime, "2026-03-01T12:00:00Z", datetime(2026, 3, 1, 12, tzinfo=UTC), ["noon"]),
-    "timedelta": (timedelta, "P1DT2H", timedelta(days=1, hours=2), ["long"]),
-    "decimal": (Decimal, "1.10", Decimal("1.10"), ["x", "NaN", "Infinity", True, []]),
-    "uuid": (UUID, "12345678-1234-5678-1234-567812345678", UUID(int=0x12345678123456781234567812345678), ["x", 5]),
     "bytes": (bytes, "abc", b"abc", [5]),
     "url": (HttpUrl, "https://example.org/x", HttpUrl("https://example.org/x"), ["not a url", "ftp://x", 5]),
-    "ip": (IPv4Address, "127.0.0.1", IPv4Address("127.0.0.1"), ["x"]),
     "secret": (SecretStr, "s", SecretStr("s"), [5]),
     "bounds": (Annotated[int, Field(ge=1, le=5)], 5, 5, [0, 6]),
-    "exclusive bounds": (Annotated[float, Field(gt=0, lt=1)], 0.5, 0.5, [0, 1]),
-    "length": (Annotated[str, Field(min_length=2, max_length=3)], "ab", "ab", ["a", "abcd"]),
-    "pattern": (Annotated[str, Field(pattern="^a+$")], "aa", "aa", ["b"]),
     "validator": (Even, 5, 4, ["x"]),
 }
-ALL = pytest.mark.parametrize("name", TYPES)
 
 
 def made_of(annotation: Any) -> tuple[Tool, list[Any]]:
@@ -217,7 +191,7 @@ def valid(schema: Any, instance: Any, formats: bool = True) -> bool:
     return bool(jsonschema_rs.validator_for(copy.deepcopy(schema), validate_formats=formats).is_valid(instance))
 
 
-@ALL
+@pytest.mark.parametrize("name", TYPES)
 def test_a_value_of_every_type_arrives_as_an_object_or_is_refused(name: str) -> None:
     annotation, fits, expected, refused = TYPES[name]
     made, seen = made_of(annotation)
@@ -237,22 +211,8 @@ def test_a_value_of_every_type_arrives_as_an_object_or_is_refused(name: str) -> 
 
 # What Pydantic checks and JSON Schema has no word for, or calls by another name.
 BEYOND = {
-    ("dict of int keys", "{'a': 'b'}"),
-    ("decimal", "'x'"),
-    ("decimal", "'NaN'"),
-    ("decimal", "'Infinity'"),
     ("url", "'ftp://x'"),
 }
-
-
-@ALL
-async def test_direct_calls_take_objects(name: str) -> None:
-    annotation, _, expected, _ = TYPES[name]
-    if name == "validator":  # an even number is what it makes of an odd one
-        return
-    made, seen = made_of(annotation)
-    assert (await made(value=expected)) == "taken"
-    assert seen == [expected]
 
 
 def test_a_models_extra_setting_is_respected() -> None:
@@ -267,17 +227,6 @@ def test_a_models_extra_setting_is_respected() -> None:
     assert run(made, json.dumps({"value": value})).status == "invalid"
 
 
-def test_a_recursive_model_may_be_all_the_parameters() -> None:
-    @tool(input_schema=Tree, name="root")
-    async def root(args: Tree) -> int:
-        return args.children[0].value
-
-    assert root.input_schema["type"] == "object"
-    assert run(root, '{"value": 1, "children": [{"value": 2}]}').output == 2
-    assert run(root, '{"value": 1, "children": [{"value": 2, "x": 1}]}').status == "invalid"
-    assert valid(root.input_schema, {"value": 1, "children": [{"value": 2}]})
-
-
 def test_defaults_bounds_formats_and_enums_are_shown() -> None:
     @tool
     async def paint(
@@ -285,19 +234,13 @@ def test_defaults_bounds_formats_and_enums_are_shown() -> None:
         when: date = date(2026, 1, 1),
         size: Annotated[int, Field(ge=1, le=9)] = 3,
         place: Point = Point(1),  # noqa: B008
-        tags: list[str] | None = None,
     ) -> str:
         """Paint."""
         return "x"
 
     properties, colour = paint.input_schema["properties"], paint.input_schema["$defs"]["Colour"]
-    assert "required" not in paint.input_schema
-    assert {name: node["default"] for name, node in properties.items() if name != "size"} == {
-        "colour": "red",
-        "when": "2026-01-01",
-        "place": {"x": 1, "y": 0},
-        "tags": None,
-    }
+    defaults = {name: node["default"] for name, node in properties.items()}
+    assert defaults == {"colour": "red", "when": "2026-01-01", "size": 3, "place": {"x": 1, "y": 0}}
     assert properties["size"] == {"type": "integer", "minimum": 1, "maximum": 9, "default": 3}
     assert properties["when"]["format"] == "date"
     assert (colour["enum"], colour["description"]) == (["red", "blue"], "The colours.")
@@ -360,32 +303,6 @@ def test_a_tool_accepts_exactly_what_its_schema_allows(annotation: Any, instance
             assert seen, (annotation, instance, result.error)
 
 
-def test_an_exported_schema_cannot_be_changed() -> None:
-    made, _ = made_of(Outer)
-    before = json.dumps(made.input_schema)
-    fingerprint = made.fingerprint
-    for definition in (
-        anthropic.tools(Toolset([made]))[0]["input_schema"],
-        openai_responses.tools(Toolset([made]))[0]["parameters"],
-        made.input_schema["$defs"]["Inner"],
-    ):
-        with pytest.raises(TypeError, match="deepcopy"):
-            definition.update(x=1)
-    mine = copy.deepcopy(made.input_schema)
-    mine["$defs"]["Inner"]["properties"].clear()
-    assert json.dumps(made.input_schema) == before and made.fingerprint == fingerprint
-    assert run(made, '{"value": {"inner": {"number": "x"}}}').status == "invalid"
-
-
-def test_a_tool_copies_the_schema_it_is_given() -> None:
-    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}}
-    made = raw(schema)
-    schema["properties"]["a"]["items"]["type"] = "string"
-    schema["properties"]["b"] = {}
-    assert run(made, '{"a": [1]}').status == "ok"
-    assert run(made, '{"b": 1}').status == "invalid"
-
-
 def raw(schema: Any, **more: Any) -> Tool:
     async def execute(payload: dict[str, Any]) -> Any:
         return payload
@@ -395,29 +312,6 @@ def raw(schema: Any, **more: Any) -> Tool:
     )
 
 
-LINE = {"properties": {"count": {"type": "integer", "minimum": 1}}, "required": ["count"]}
-DEEP: dict[str, Any] = {
-    "type": "object",
-    "properties": {"lines": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/line"}}},
-    "required": ["lines"],
-    "$defs": {"line": {"type": "object", "additionalProperties": False, **LINE}},
-}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({}, {"lines": []}, {"lines": [{"count": 0}]}, {"lines": [{"count": 1.5}]}),
-        *({"lines": [{"count": 1, "colour": 1}]}, {"lines": [{"count": 1}], "other": 1}),
-    ],
-)
-def test_a_raw_schema_is_enforced_in_depth(wrong: Any) -> None:
-    fits = {"lines": [{"count": 1}, {"count": 2}]}
-    assert run(raw(DEEP), json.dumps(fits)).output == fits
-    result = run(raw(DEEP), json.dumps(wrong))
-    assert (result.status, result.executed) == ("invalid", False)
-
-
 def test_a_raw_schema_may_allow_other_keys() -> None:
     for schema in (
         {"type": "object"},
@@ -425,9 +319,3 @@ def test_a_raw_schema_may_allow_other_keys() -> None:
         {"type": "object", "properties": {"a": {}}, "patternProperties": {"^b": {"type": "integer"}}},
     ):
         assert run(raw(schema), '{"b1": 5}').output == {"b1": 5}
-
-
-def test_parameter_names_need_not_be_python_names() -> None:
-    made = raw({"type": "object", "properties": {"a-b": {"type": "integer"}, "class": {}, "": {}, "$x": {}}})
-    value = {"a-b": 1, "class": 2, "": 3, "$x": 4}
-    assert run(made, json.dumps(value)).output == value

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 import jsonschema_rs
 import pytest
@@ -94,7 +94,6 @@ NOT_NUMBERS = ["NaN", "-Infinity", "1e999"]
 
 
 class Floats(BaseModel):
-    value: float = 0
     more: dict[str, float] = {}
     anything: Any = None
 
@@ -102,20 +101,15 @@ class Floats(BaseModel):
 @pytest.mark.parametrize("text", NOT_NUMBERS)
 def test_nan_and_infinity_are_refused_everywhere(text: str) -> None:
     @tool
-    async def take(
-        x: float = 0, d: Decimal = Decimal(0), m: Floats | None = None, f: dict[str, float] | None = None, a: Any = None
-    ) -> str:
+    async def take(x: float = 0, d: Decimal = Decimal(0), m: Floats | None = None, a: Any = None) -> str:
         """Take."""
         return "ran"
 
     for arguments in (
         f'{{"x": {text}}}',
         f'{{"d": {text}}}',
-        f'{{"m": {{"value": {text}}}}}',
         f'{{"m": {{"more": {{"k": {text}}}}}}}',
         f'{{"m": {{"anything": [{text}]}}}}',
-        f'{{"f": {{"k": {text}}}}}',
-        f'{{"a": {text}}}',
         f'{{"a": [[{{"k": {text}}}]]}}',
     ):
         for one in (take, take.replace(guards=[lambda call, context: None])):
@@ -143,19 +137,6 @@ def test_required_and_default_follow_python() -> None:
     result = run(order, '{"lines": [{"sku": "A", "count": null}], "note": null}')
     assert result.output == {"lines": [["Line", "A", 1]], "note": "", "express": False}
     assert result.repairs == ()
-
-
-def test_null_is_kept_as_data_or_refused() -> None:
-    @tool
-    async def table(rows: dict[str, int | None], counts: dict[str, int] | None = None) -> Any:
-        """Take."""
-        return [rows, counts]
-
-    assert run(table, '{"rows": {"a": null}}').output == [{"a": None}, None]
-    assert run(table, '{"rows": {}, "counts": {"a": null}}').status == "invalid"
-    assert run(raw({"value": {"type": "object", "additionalProperties": {"type": "integer"}}}),
-               '{"value": {"a": null}}').status == "invalid"  # fmt: skip
-    assert run(anything, '{"value": null}').status == "ok"
 
 
 @tool
@@ -231,12 +212,10 @@ async def much(
 LONG = "y" * 900_000
 MISTAKES: list[tuple[Any, Any, list[str]]] = [
     ("number", LONG, ["'number'", "integer", "string"]),
-    ("number", {"k": LONG}, ["'number'", "integer", "object"]),
     ("many", "value_number_0", ["'many'", "value_number_0"]),
     ("text", 5, ["'text'", "string", "integer 5"]),
     ("choice", {"kind": "b"}, ["choice.kind", '"b"', "a"]),
     ("choice", {"deep": [{"sku": 5}]}, ["choice.deep[0].sku", "string", "5"]),
-    ("choice", {"deep": [{"sku": "a"}] * 3}, ["choice.deep", "2"]),
     ("choice", {"other": 1}, ["choice.other", "not known"]),
     ("bounded", 9, ["'bounded'", "5", "9"]),
     ("nubmer", 1, ["'nubmer'", "did you mean 'number'"]),
@@ -248,8 +227,6 @@ RAW_MISTAKES: list[tuple[Any, Any, list[str]]] = [
     ({"enum": [f"value_number_{n}_{'x' * 40}" for n in range(500)]}, LONG, ["'value'", "one of", "500"]),
     ({"type": "string", "pattern": "^a+$"}, LONG, ["'value'"]),
     ({"type": "string", "format": "date"}, "1.2.2026", ["'value' must be a date in the format YYYY-MM-DD", "1.2.2026"]),
-    ({"type": "string", "format": "date-time"}, "noon", ["'value' must be a date and time, such as"]),
-    ({"const": "a"}, "b", ["'value'", '"a"', '"b"']),
     ({"type": "array", "items": {"type": "integer"}}, [1, "x"], ["value[1]", "integer"]),
     ({"anyOf": [{"type": "integer"}, {"type": "array"}]}, "x", ["'value'", "integer", "array"]),
     (
@@ -308,33 +285,6 @@ def test_errors_are_told_of_the_branch_that_the_value_is_meant_for(one: Any, arg
     error = str(run(one, arguments).error)
     assert set(re.findall(r"'[\w.\[\]]+'(?= (?:must|is|fits))", error)) == told, error
     assert ("null" in error) == (arguments == {"contact": 5} and one is not reach), error
-
-
-OF_TYPES: dict[str, tuple[Any, Any, Any]] = {
-    "integer": (Annotated[int, Field(gt=3)], {"type": "integer", "exclusiveMinimum": 3}, 2),
-    "string": (Annotated[str, Field(max_length=3)], {"type": "string", "maxLength": 3}, "no date"),
-    "array": (list[bool], {"type": "array", "items": {"type": "boolean"}}, [None]),
-    "object": (dict[str, bool], {"type": "object", "additionalProperties": {"type": "boolean"}}, {"k": None}),
-    "null": (None, {"type": "null"}, 0.5),
-}
-
-
-@given(st.lists(st.sampled_from(sorted(OF_TYPES)), min_size=2, unique=True), st.booleans(), st.data())
-def test_no_other_type_is_asked_for_if_a_branch_has_the_type_of_the_value(
-    names: list[str], typed: bool, data: st.DataObject
-) -> None:
-    name = data.draw(st.sampled_from([name for name in names if name != "null"]))
-    kinds = [OF_TYPES[name] for name in names]
-
-    async def take(value: Any) -> Any:
-        """Take."""
-
-    take.__annotations__["value"] = Union[tuple(kind[0] for kind in kinds)]  # noqa: UP007
-    one = tool(take) if typed else raw({"value": {"anyOf": [kind[1] for kind in kinds]}})
-    error = str(run(one, {"value": OF_TYPES[name][2]}).error)
-    said = error.partition(", got")[0]
-    others = {*names} - {name}
-    assert "Nothing was run" in error and not [other for other in others if other in said], error
 
 
 SMALL: list[dict[str, Any]] = [
@@ -468,13 +418,6 @@ def test_an_integer_of_5000_digits_is_refused(sign: str) -> None:
     assert sys.get_int_max_str_digits() == 4300
 
 
-@pytest.mark.parametrize("text", ["1e30", "9007199254740992.0", "1.5"])
-def test_a_float_that_may_lose_digits_is_no_integer(text: str) -> None:
-    for one in (number, raw({"value": {"type": "integer"}})):
-        result = run(one, f'{{"value": {text}}}')
-        assert (result.status, result.executed) == ("invalid", False)
-
-
 @pytest.mark.parametrize(
     ("text", "value"), [("5.0", 5), ("-5.0", -5), ("1e3", 1000), ("0.0", 0), ("9007199254740991.0", 2**53 - 1)]
 )
@@ -483,73 +426,6 @@ def test_a_whole_number_is_an_integer_in_any_notation(text: str, value: int) -> 
         seen, result = judged(one, f'{{"value": {text}}}')
         assert (value_of(result), type(value_of(result)), result.repairs) == (value, int, ())
         assert (seen["value"], type(seen["value"])) == (value, int)
-
-
-def test_judged_arguments_are_read_only_with_defaults() -> None:
-    seen, _ = judged(order, '{"lines": [{"sku": "A"}]}')
-    assert dict(seen) == {"lines": [{"sku": "A"}], "note": "", "express": False}
-    for change in (
-        lambda: seen.__setitem__("note", "x"),  # type: ignore[attr-defined]
-        lambda: seen["lines"].append(1),
-        lambda: seen["lines"][0].update(sku="B"),
-        lambda: seen["lines"][0].__setitem__("sku", "B"),
-    ):
-        with pytest.raises((TypeError, AttributeError)):
-            change()
-
-
-@pytest.mark.parametrize(
-    "one", [flat, raw({"a": {"type": "integer"}, "b": {"type": "string"}})], ids=["typed", "schema"]
-)
-@given(st.dictionaries(st.sampled_from(["a", "b", "c", "z"]), JSON, max_size=4), st.text(max_size=3))
-def test_any_arguments_get_one_result(one: Tool, arguments: dict[str, Any], tail: str) -> None:
-    called: list[str] = []
-
-    def look(call: ToolCall, context: Any) -> None:
-        called.append("x")
-
-    for sent in (arguments, json.dumps(arguments), json.dumps(arguments)[:-1], json.dumps(arguments) + tail):
-        called.clear()
-        result = run(one, sent, guards=[look])
-        assert result.status in {"ok", "invalid"}
-        assert bool(called) == (result.status == "ok")
-        assert (result.error is None) == (result.status == "ok")
-        json.dumps(result.record(), allow_nan=False).encode()
-
-
-def words(text: str) -> int:
-    return max(len(text.split()), len(re.findall(r"\w+", text)))
-
-
-SIXTY = [[f"{letter}{n}" for n in range(60)] for letter in "abcd"]
-WORDY: dict[str, tuple[Any, Any]] = {
-    "four literals": (Union[tuple(Literal[tuple(values)] for values in SIXTY)], "x"),  # noqa: UP007
-    "literals and numbers": (Union[(int, float, *(Literal[tuple(values)] for values in SIXTY))], "x"),
-    "pattern": (Annotated[str, Field(pattern="|".join(f"word {n}" for n in range(200)))], "x"),
-    "words that came": (int, "a " * 500),
-    "missing key": (dict[str, Line], {"a b " * 100: {}}),
-    "unknown key": (Line, {"sku": "x", "a b " * 100: 1}),
-    "anyOf of enums": ({"anyOf": [{"enum": values} for values in SIXTY]}, "x"),
-    "not of objects": ({"not": {"properties": {v: {"type": "string"} for v in SIXTY[1]}}}, {"a": "b " * 99}),
-    "const": ({"const": SIXTY}, "x"),
-    "dependent": ({"type": "object", "dependentRequired": {"a": SIXTY[0]}}, {"a": 1}),
-}
-
-
-@pytest.mark.parametrize("kind", WORDY)
-def test_no_mistake_takes_many_words(kind: str) -> None:
-    of, value = WORDY[kind]
-
-    async def take(value: Any) -> None:
-        """Take."""
-
-    take.__annotations__ = {"value": of}
-    one = raw({"value": of}) if isinstance(of, dict) else tool(take)
-    error = str(run(one, {"value": value}).error)
-    assert words(error) <= 80 and len(error) <= 1200, error
-    assert "://" not in error and "'value" in error and "Nothing was run" in error
-    if kind == "four literals":  # each branch has its share of the words
-        assert all(f"'{letter}0'" in error for letter in "abcd"), error
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("x"), RecursionError()])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import queue
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Event, Runner, ToolCall, middleware, tool
+from ferrule import DefinitionError, Event, Runner, ToolCall, tool
 from ferrule.definition.options import check_callable
 from ferrule.guards import ask_before_changes
-from ferrule.middleware import after, before, cache, redact, retry, sanitize, trace, untrusted
-from steps import calls as functions_called
+from ferrule.middleware import before, redact, retry, sanitize, trace, untrusted
 
 
 @tool(read_only=True)
@@ -35,10 +32,6 @@ async def yields_events(event: Event) -> Any:
     yield event
 
 
-class Guard:
-    def __call__(self, call: Any) -> None: ...
-
-
 class Middleware:
     async def __call__(self, call: Any, context: Any, next: Any) -> Any:
         return await next(call, context)
@@ -47,27 +40,17 @@ class Middleware:
 AROUND_ONLY: dict[str, Any] = {"untrusted": untrusted, "redact": redact(), "sanitize": sanitize(), "trace": trace()}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"guards": [lambda call: None]}, r"each of guards must be callable with \(call, context\)"),
-    ({"guards": [Guard()]}, "guards must be callable with"),
-    ({"guards": [Middleware().__call__]}, "guards must be callable with"),
-    ({"guards": [functools.partial(lambda call, context: None, context=1)]}, "guards must be callable with"),
     ({"guards": [before(lambda a: a)]}, "guards must be callable with"),
     ({"around": [no_next]}, r"around must be callable with \(call, context, next\)"),
     ({"inside": [no_next]}, "inside must be callable with"),
     ({"around": [Middleware]}, "around must be"),
-    ({"inside": [lambda call, context, next, more: None]}, "inside must be callable with"),
     ({"inside": [before(lambda a: a)]}, r"before\(…\) belongs in `around`"),
-    ({"inside": [before(lambda a: a), Middleware()]}, r"before\(…\) belongs in `around`"),
     *(({"inside": [one]}, rf"{name}\S* belongs in `around`") for name, one in AROUND_ONLY.items()),
     ({"around": [retry()]}, r"retry\(…\) belongs in `inside`"),
-    ({"around": [Middleware(), cache()]}, r"cache\(…\) belongs in `inside`"),
     ({"guards": [retry()]}, "guards must be callable with"),
     ({"around": [ask_before_changes]}, "around must be callable with"),
     ({"inside": [retry]}, "inside must be callable with"),
 ]
-
-
-class SeesTwo:
-    def __call__(self, event: object, call: object) -> None: ...
 
 
 class SeesLater:
@@ -78,9 +61,7 @@ OF_A_RUNNER: list[tuple[dict[str, Any], str]] = [
     ({"observers": [lambda: None]}, "each of observers must be a plain function of the event"),
     ({"observers": [lambda event, call: None]}, "observers must be a plain function of the event"),
     ({"observers": [sees_events]}, "queue.put_nowait"),
-    ({"observers": [functools.partial(sees_events)]}, "queue.put_nowait"),
     ({"observers": [yields_events]}, "queue.put_nowait"),
-    ({"observers": [SeesTwo()]}, "observers must be a plain function of the event"),
     ({"observers": [SeesLater()]}, "queue.put_nowait"),
     ({"approve": lambda call: True}, r"approve must be callable with \(call, decision, context\)"),
     ({"approve": "yes"}, "approve must be callable with"),
@@ -104,44 +85,6 @@ def test_an_async_observer_or_a_batch_of_no_list_is_refused() -> None:
     for calls in ("double", call, {"name": "double"}):
         with pytest.raises(DefinitionError, match="a list of calls"):
             runner.batch(calls)  # type: ignore[arg-type]
-
-
-async def test_every_kind_of_callable_is_accepted() -> None:
-    class Everything:
-        def guard(self, call: Any, context: Any, *, strict: bool = True) -> None: ...
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            call, context, following = args
-            return following(call, context)
-
-    seen: list[Event] = []
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-
-    @functools.wraps(no_next)
-    async def wrapper(*args: Any) -> Any:
-        return await args[2](*args[:2])
-
-    runner = Runner(
-        [double],
-        guards=[Everything().guard, functools.partial(lambda more, call, context: None, 1), lambda *a: None],
-        around=[Everything(), wrapper, before(lambda a: None), functools.partial(Middleware().__call__)],
-        inside=[Middleware(), after(lambda result: None)],
-        observers=[seen.append, events.put, lambda *a, **k: None],
-        approve=lambda *a: True,
-    )
-    assert (await runner.run("double", {"n": 2})).output == 4
-    assert [event.kind for event in seen][-2:] == ["tool:started", "tool:post"] and len(seen) == events.qsize()
-
-
-def test_a_call_reads_no_signature_of_its_observers() -> None:
-    runner, events = Runner([double]), Events()
-    observers = [events.note, lambda event: None]
-    found = functions_called(lambda: runner.run(ToolCall("1", "double", {"n": 1}), observers=observers).close())
-    assert "_signature_from_callable" not in found
-
-
-class Events:
-    def note(self, event: Event) -> None: ...
 
 
 PARAMETERS = st.lists(
@@ -190,9 +133,3 @@ def test_exactly_callable_signatures_are_accepted(parts: list[str], form: str, k
     except DefinitionError:
         let_through = False
     assert let_through is works
-
-
-@pytest.mark.parametrize("name", middleware.__all__)
-def test_each_middleware_documents_its_place(name: str) -> None:
-    doc = inspect.getdoc(getattr(middleware, name)) or ""
-    assert re.search(r"(It belongs|Put it) in `(around|inside)`", " ".join(doc.split()))

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import pytest
 import typing_extensions
@@ -43,15 +43,11 @@ from ferrule import (
     allow,
     ask,
     build_tool,
-    deny,
     tool,
 )
 from ferrule.arguments.schema_content import SCHEMA_FORMS
 from ferrule.definition.options import PROVIDERS
 from levels import writes_all_levels
-
-if TYPE_CHECKING:
-    pass
 
 WIRE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -82,27 +78,6 @@ class Adder:
         """Add two numbers."""
         return self.base + a + b
 
-    def add_plainly(self, a: int, b: int = 2) -> int:
-        """Add two numbers."""
-        return self.base + a + b
-
-    @staticmethod
-    def add_statically(a: int, b: int = 2) -> int:
-        """Add two numbers."""
-        return a + b
-
-    @classmethod
-    def add_by_class(cls, a: int, b: int = 2) -> int:
-        """Add two numbers."""
-        return a + b
-
-
-class CallsPlainly:
-    """Add two numbers."""
-
-    def __call__(self, a: int, b: int = 2) -> int:
-        return a + b
-
 
 class CallsAsynchronously:
     async def __call__(self, a: int, b: int = 2) -> int:
@@ -117,16 +92,6 @@ class AddHandler(ToolHandler):
     b: int = 2
 
     async def __call__(self) -> int:
-        return self.a + self.b
-
-
-class PlainAddHandler(ToolHandler):
-    """Add two numbers."""
-
-    a: int
-    b: int = 2
-
-    def __call__(self) -> int:  # type: ignore[override]
         return self.a + self.b
 
 
@@ -169,18 +134,11 @@ WAYS: dict[str, Any] = {
     "async function": add,
     "plain function": add_plainly,
     "bound async method": Adder().add,
-    "bound plain method": Adder().add_plainly,
-    "static method": Adder.add_statically,
-    "class method": Adder.add_by_class,
-    "callable object": tool(CallsPlainly(), name="add"),
     "async callable object": tool(CallsAsynchronously(), name="add"),
     "partial": tool(functools.partial(three, c="x"), name="add"),
-    "partial of a method": tool(functools.partial(Adder().add), name="add"),
-    "decorated": tool(add),
-    "decorated with options": tool(read_only=True)(add),
+    "decorated": tool(read_only=True)(add),
     "Tool(...)": Tool(name="add", handler=add),
     "handler class": AddHandler,
-    "plain handler class": PlainAddHandler,
     "model": tool(input_schema=AddModel)(add_model),
     "definition": {
         "name": "add",
@@ -234,16 +192,8 @@ class Deps:
     greeting: str
 
 
-async def with_context(name: str, c: ToolContext) -> str:
-    return f"{name} {c.session}"
-
-
 async def with_deps(c: ToolContext[Deps], name: str) -> str:
     return f"{name} {c.session}"
-
-
-async def with_optional(name: str, c: Optional[ToolContext] = None) -> str:  # noqa: UP045
-    return f"{name} {c and c.session}"
 
 
 async def with_union(name: str, *, c: ToolContext[Deps] | None = None) -> str:
@@ -258,26 +208,17 @@ async def with_two(name: str, c: ToolContext, d: ToolContext) -> str:
     return f"{name} {c.session}" if c is d else "two contexts"
 
 
-async def with_named_args(args: ToolContext, name: str) -> str:
-    return f"{name} {args.session}"
-
-
 async def with_keywords(name: str, c: ToolContext, **rest: Any) -> str:
     return f"{name} {c.session}"
 
 
-CONTEXTS = [
-    with_context, with_deps, with_optional, with_union, with_annotated, with_two, with_named_args, with_keywords,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("function", CONTEXTS)
+@pytest.mark.parametrize("function", [with_deps, with_union, with_annotated, with_two, with_keywords])
 def test_the_context_is_passed_and_hidden_from_models(function: Callable[..., Any]) -> None:
     made = tool(function)
     assert list(made.input_schema["properties"]) == ["name"]
     assert "$defs" not in made.input_schema
     assert run(made, '{"name": "a"}', ToolContext(session="s1")).output == "a s1"
-    for name in {"c", "d", "args"} & set(function.__annotations__):
+    for name in {"c", "d"} & set(function.__annotations__):
         assert run(made, json.dumps({"name": "a", name: {"session": "mine"}})).status == "invalid"
 
 
@@ -324,13 +265,10 @@ def test_an_unusable_alias_is_refused(annotation: Any, said: str) -> None:
 
 # Names of parameters
 
-AWKWARD = [
-    "self", "cls", "tool", "call", "context", "name", "args", "kwargs", "arguments", "values", "handler", "function",
-    "schema", "json", "text", "id", "model_config", "copy", "validate", "timeout", "type", "from_", "x1", "größe",
-]  # fmt: skip
 
-
-@pytest.mark.parametrize("name", AWKWARD)
+@pytest.mark.parametrize(
+    "name", ["self", "cls", "context", "name", "args", "kwargs", "schema", "json", "model_config", "copy", "größe"]
+)
 def test_a_parameter_can_have_any_name(name: str) -> None:
     space: dict[str, Any] = {}
     exec(f"async def fn({name}: int, *, other: str = 'a') -> str:\n    return str({name}) + other", space)
@@ -355,30 +293,10 @@ def test_keywords_take_undeclared_arguments() -> None:
     assert run(made, '{"a": 1, "b": "two"}').status == "invalid"
 
 
-def test_an_alias_is_the_name_that_the_model_uses() -> None:
-    async def copy_file(source: Annotated[str, Field(alias="from")], to: str) -> str:
-        return f"{source}->{to}"
-
-    copy_file.__doc__ = "Copy.\n\nArgs:\n    source: The old file.\n    to: The new one."
-    made = tool(copy_file)
-    assert list(made.input_schema["properties"]) == ["from", "to"]
-    assert [node["description"] for node in made.input_schema["properties"].values()] == [
-        "The old file.",
-        "The new one.",
-    ]
-    assert run(made, '{"from": "a", "to": "b"}').output == "a->b"
-    assert run(made, '{"source": "a", "to": "b"}').status == "invalid"
-    seen: list[Any] = []
-    run(made.replace(guards=[lambda call, context: seen.append(dict(call.arguments))]), '{"from": "a", "to": "b"}')
-    assert seen == [{"from": "a", "to": "b"}]
-
-
 # Docstrings
 
 STYLES = {
     "google": """Find things.
-
-    In all places.
 
     Args:
         text (str): The words
@@ -389,8 +307,6 @@ STYLES = {
         What was found.
     """,
     "numpy": """Find things.
-
-    In all places.
 
     Parameters
     ----------
@@ -407,8 +323,6 @@ STYLES = {
     """,
     "sphinx": """Find things.
 
-    In all places.
-
     :param str text: The words
         to look for.
     :param limit: How many: at most.
@@ -424,24 +338,9 @@ def test_a_docstring_describes_the_tool_and_its_parameters(style: str) -> None:
 
     find.__doc__ = STYLES[style]
     made = tool(find)
-    assert made.description == "Find things.\n\nIn all places."
+    assert made.description == "Find things."
     assert made.input_schema["properties"]["text"]["description"] == "The words to look for."
     assert made.input_schema["properties"]["limit"]["description"] == "How many: at most."
-
-
-def test_prose_that_looks_like_a_section_stays() -> None:
-    async def find(text: str) -> str:
-        """Find.
-
-        Note: this is slow. Use it like this:
-
-        text: not a section
-        """
-        return text
-
-    made = tool(find)
-    assert "Note: this is slow" in made.description and "text: not a section" in made.description
-    assert "description" not in made.input_schema["properties"]["text"]
 
 
 # Wrong definitions
@@ -466,11 +365,6 @@ def yields(a: int) -> Iterator[int]:
     yield a
 
 
-class CallsYielding:
-    def __call__(self, a: int) -> Iterator[int]:
-        yield a
-
-
 async def yields_too(a: int) -> AsyncIterator[int]:
     yield a
 
@@ -481,10 +375,6 @@ def by_position(c: ToolContext, /, a: int) -> int:
 
 def starred(*args: int) -> int:
     return sum(args)
-
-
-def unserialisable(value: Callable[[int], int]) -> int:
-    return value(1)
 
 
 def foreign(value: Adder) -> int:
@@ -532,36 +422,21 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("t", NamesContext), "`context: ToolContext`"),
     (lambda: Tool("t", AliasedByPath), "alias"),
     (lambda: Tool("t", yields), "yields"),
-    (lambda: Tool("t", CallsYielding()), "yields"),
     (lambda: Tool("t", starred), "args"),
     (lambda: Tool("t", by_position), "leave out the /"),
-    (lambda: Tool("t", unserialisable), "CallableSchema"),
     (lambda: Tool("t", foreign), "JSON can carry"),
     (lambda: Tool("t", unresolvable), "'value'"),
-    (lambda: Tool("", add), "name"),
     (lambda: Tool({"name": "x"}), r"name is 1 to 128 letters"),  # type: ignore[arg-type]
-    (lambda: Tool("a\nb", add), "name"),
     (lambda: Tool("x" * 129, add), "128"),
     (lambda: tool(lambda a: a), "lambda"),
     (lambda: tool(add, private=("pin",)), "pin"),
-    (lambda: tool(input_schema=AddModel, private=("pin",))(add_model), "pin"),
-    (lambda: tool(add, private="b"), "private"),
     (lambda: tool(add, read_only="yes"), "read_only"),
     (lambda: tool(add, guards=[5]), "guards"),
-    (lambda: tool(add, around=["x"]), "around"),
-    (lambda: tool(add, inside=[None]), "inside"),
-    (lambda: tool(add, resources="path"), "resources"),
-    (lambda: tool(add, tags="one"), "tags"),
-    (lambda: tool(add, description=5), "description"),
     (lambda: tool(add, examples=[5]), "examples"),
     (lambda: tool(add, metadata=5), "metadata"),
-    (lambda: tool(add, input_schema="x"), "schema"),
     (lambda: tool(add_payload, input_schema={"type": "string"}), "object"),
     (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}}), "schema"),
-    (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "file:///etc/hostname"}}}), "schema"),
     (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "#/$defs/none"}}}), "schema"),
-    (lambda: tool(add_payload, input_schema=ADDING_SCHEMA, private=("pin",)), "pin"),
-    (lambda: tool(add, output_schema="x"), "output_schema"),
     (lambda: tool(add, input_schema=AddModel, name="x"), "args"),
     (lambda: tool(add_model, input_schema=int), "input_schema"),
     (lambda: tool(5), "function"),  # type: ignore[call-overload]
@@ -576,7 +451,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Toolset([NoHandler]), "instance"),
     (lambda: Toolset([add, add_plainly]).prefixed("\n"), "name"),
     (lambda: Toolset([add]).renamed({"nope": "x"}), "nope"),
-    (lambda: Toolset([add]).bind(nope=1), "nope"),
     (lambda: Toolset.of(NoHandler()), "no public"),
     (lambda: Toolset.of(Adder), "instance"),
     (lambda: build_tool(5), "dict"),  # type: ignore[arg-type]
@@ -740,24 +614,15 @@ async def test_a_decorated_method_belongs_to_its_instance() -> None:
             self.value += step
             return self.value
 
-        @tool
-        def reset(self) -> int:
-            """Count from 0 again."""
-            self.value = 0
-            return self.value
-
         def _hidden(self) -> int:
             return 1
 
     one, other = Counter(10), Counter(20)
-    tools = Toolset.of(one, prefix="counter_")
-    assert [item.name for item in tools] == ["counter_add", "counter_reset"]
-    assert list(tools.get("counter_add").input_schema["properties"]) == ["step"]
-    assert tools.get("counter_add").read_only is True
-    assert (await tools.get("counter_add")(step=5)) == 15
+    [made] = Toolset.of(one, prefix="counter_")
+    assert (made.name, list(made.input_schema["properties"]), made.read_only) == ("counter_add", ["step"], True)
+    assert (await made(step=5)) == 15
     assert (await other.add(step=5)) == 25
     assert (await one.add()) == 16
-    assert (await tools.get("counter_reset")()) == 0
 
 
 def test_every_change_of_a_toolset_gives_a_new_one() -> None:
@@ -785,15 +650,6 @@ def test_binding_fixes_and_hides_an_argument() -> None:
     for item in tools:
         assert list(item.input_schema["properties"]) == ["a"]
         assert run(item, '{"a": 2}').output == 42 and run(item, '{"a": 2, "b": 1}').status == "invalid"
-
-
-def test_replace_changes_a_copy_and_leaves_the_tool() -> None:
-    made = tool(add, concurrency=2, tags=("one",))
-    changed = made.replace(name="sum", description="Sum.", timeout=4)
-    assert (made.name, made.description, made.timeout) == ("add", "Add two numbers.", None)
-    assert (changed.name, changed.description, changed.timeout) == ("sum", "Sum.", 4)
-    assert (changed.concurrency, changed.tags, changed.handler) == (2, ("one",), add)
-    assert run(made.replace(handler=add_plainly), '{"a": 1}').output == 3
 
 
 def test_tools_and_toolsets_are_frozen_to_the_schema() -> None:
@@ -830,6 +686,7 @@ def test_every_wire_name_leads_back_to_its_tool(name: str) -> None:
     assert (result.output, result.tool_name) == (3, name)
 
 
+@example(["a.b", "a/b"])
 @given(
     st.lists(st.from_regex("[aBé1_][aB_é1-]{0,40}([./:][aB_1][aB_1-]{0,30})?", fullmatch=True), unique=True, max_size=6)
 )
@@ -887,16 +744,11 @@ def test_a_fingerprint_covers_exactly_what_models_see() -> None:
 
 
 VALUES = [
-    ToolCall("c1", "t", '{"a": 1}', data={"x": 1}, parent="c0"),
-    ToolCall("c1", "t", {"a": [1]}),
-    allow({"a": 1}),
+    ToolCall("c1", "t", '{"a": {"b": [1]}}', data={"x": 1}, parent="c0"),
     ask("why?", into="pin"),
-    deny("no"),
-    ToolResult("x", metadata={"a": 1}),
     ToolResult(error="no", content=[Text("no"), Media("image", b"x", "image/png")], status="failed"),
     Event("tool:pre", ToolCall("c1", "t", {"a": 1})),
     tool(add).input_schema,
-    ToolCall("c1", "t", '{"a": {"b": [1]}}').arguments,
 ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import DefinitionError, Runner, Tool, ToolCall, Toolset, allow, ask, tool
+from ferrule import DefinitionError, Runner, Tool, Toolset, tool
 from ferrule.adapters.chapter1 import assemble_tool_pool
 from ferrule.policy import TrustedFiles
 from ferrule.policy.lock import format_lock, make_definition, read_lock
@@ -60,17 +60,13 @@ async def test_a_changed_tool_is_neither_offered_nor_run(tmp_path: Path, caplog:
     assert aside.name == "write" and "its description" in caplog.text and "its description" in str(aside.quarantine)
     assert f"ferrule lock --accept 'write' --lock '{tmp_path / 'ferrule.lock'}'" in str(aside.quarantine)
     assert [one.name for one in tools] == ["read"] and len(tools) == 1
-    assert (
-        "write" not in tools and aside not in tools and tools.find("write") is None and repr(tools) == "Toolset([read])"
-    )
+    assert "write" not in tools and aside not in tools and tools.find("write") is None
     assert "evil" not in json.dumps([anthropic.tools(tools), openai_chat.tools(tools)])
     with pytest.raises(KeyError, match="its description"):
         tools.get("write")
     result = await Runner(tools).run("write", {"path": "a", "text": "b"})
     assert (result.status, result.executed) == ("denied", False)
     assert result.error == "Denied: 'write' is not available. Nothing was run."
-    decision = await Runner(tools).decide(ToolCall("", "write", {"path": "a", "text": "b"}))
-    assert decision.kind == "deny"
 
 
 CHANGES: dict[str, Callable[[], Tool]] = {
@@ -106,7 +102,7 @@ def test_a_lock_ignores_the_order_of_keys_but_not_types(tmp_path: Path) -> None:
     assert Toolset([of(a=1, b=2)]).with_lock(file).quarantined == ()
 
 
-@pytest.mark.parametrize("name", ["Read", "rеad", "\N{FULLWIDTH LATIN SMALL LETTER R}ead"])
+@pytest.mark.parametrize("name", ["Read", "rеad"])
 def test_a_look_alike_of_a_locked_name_is_quarantined(tmp_path: Path, name: str) -> None:
     (aside,) = Toolset([read.replace(name=name)]).with_lock(written(tmp_path, read)).quarantined
     assert "is new, and its name looks like 'read'" in str(aside.quarantine)
@@ -115,9 +111,7 @@ def test_a_look_alike_of_a_locked_name_is_quarantined(tmp_path: Path, name: str)
 def test_a_look_alike_of_an_offered_name_is_quarantined(tmp_path: Path) -> None:
     mine, theirs = read.replace(name="read_note"), read.replace(name="read-note")
     tools = Toolset([mine, theirs]).with_lock(written(tmp_path, mine))
-    assert [one.name for one in tools] == ["read_note"] and "looks like 'read_note'" in str(
-        tools.quarantined[0].quarantine
-    )
+    assert [one.name for one in tools.quarantined] == ["read-note"]
     assert run(tools, "read-note", path="a").status == "denied"
     assert run(tools, "READ-note", path="a").status == "not_found"  # which of the two it means nobody knows
     assert run(tools, "read_note", path="a").output == "read a"
@@ -143,8 +137,6 @@ def test_a_lock_file_is_trusted_in_one_version(tmp_path: Path, monkeypatch: pyte
 
 DERIVED: dict[str, Callable[[Toolset], Toolset]] = {
     "only": lambda tools: tools.only("read", "write"),
-    "without": lambda tools: tools.without("x*"),
-    "added": lambda tools: tools + Toolset([read.replace(name="other")]),
     "added to": lambda tools: Toolset([read.replace(name="other")]) + tools,
     "made anew": lambda tools: Toolset([tools]),
     "registered": lambda tools: tools.register(read.replace(name="other")),
@@ -169,7 +161,6 @@ def test_renaming_does_not_end_the_quarantine(tmp_path: Path) -> None:
     ):
         assert name not in {one.name for one in made}
         assert run(made, name, path="a", text="b").status == "denied"
-    assert run(locked(tmp_path).prefixed("my_"), "write", path="a", text="b").status == "not_found"
 
 
 def test_a_quarantined_tool_can_be_left_out(tmp_path: Path) -> None:
@@ -194,19 +185,6 @@ async def test_pools_and_mounted_runners_keep_the_quarantine(tmp_path: Path) -> 
         assert (await runner.run("write", {"path": "a", "text": "b"})).status == "denied"
 
 
-async def test_an_approved_call_does_not_run_on_a_changed_tool(tmp_path: Path) -> None:
-    def question(call: ToolCall, context: Any) -> Any:
-        return ask("really?")
-
-    async def later(call: ToolCall, decision: Any, context: Any) -> Any:
-        return decision
-
-    before = Runner([read, write], guards=[question], approve=later, resume_key=b"k" * 32)
-    suspended = await before.run("write", {"path": "a", "text": "b"})
-    after = before.replace(tools=locked(tmp_path))
-    assert (await after.resume(suspended.record(), allow())).status == "denied"
-
-
 # The file
 
 
@@ -224,14 +202,12 @@ def test_a_lock_file_is_deterministic_and_hides_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        lambda text: "",
         lambda text: "{}",
         lambda text: text[:-20],
         lambda text: text.replace("Read a note", "Read any note"),
         lambda text: text.replace('"read_only": true', '"read_only": false'),
         lambda text: text.replace('"version": 1', '"version": 2'),
         lambda text: text.replace('"tools": {', '"tools": {"read": {"digest": ""},', 1),
-        lambda text: text.replace("  ", "    "),
         lambda text: "\ufeff" + text,
         lambda text: "[" * 100_000,
     ],
@@ -241,20 +217,14 @@ def test_an_edited_lock_file_is_an_error(tmp_path: Path, edit: Callable[[str], s
     edited = edit(file.read_text())
     assert edited != file.read_text()
     file.write_text(edited, encoding="utf-8")
-    with pytest.raises(DefinitionError, match=r"differs from the output of `ferrule lock`|it is empty"):
+    with pytest.raises(DefinitionError, match="differs from the output of `ferrule lock`"):
         Toolset([read, write]).with_lock(file)
 
 
-def test_an_empty_lock_file_is_no_policy(tmp_path: Path) -> None:
-    (tmp_path / "ferrule.lock").write_text("")
-    with pytest.raises(DefinitionError, match=r"ferrule.lock': it cannot be read: it is empty\Z"):
-        Toolset([read]).with_lock(tmp_path / "ferrule.lock")
-
-
 def test_an_unreadable_lock_file_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "ferrule.lock").write_bytes(b"\xff\xfe")
-    for file in (tmp_path / "ferrule.lock", tmp_path):
+    for content in (b"", b"\xff\xfe"):
+        (tmp_path / "ferrule.lock").write_bytes(content)
         with pytest.raises(DefinitionError, match="cannot be read"):
-            Toolset([read]).with_lock(file)
+            Toolset([read]).with_lock(tmp_path / "ferrule.lock")
     with pytest.raises(DefinitionError, match="run `ferrule lock`"):
         Toolset([read]).with_lock(tmp_path / "missing.lock")

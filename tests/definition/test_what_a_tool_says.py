@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from cast import Person
 from ferrule import (
     Decision,
     DefinitionError,
@@ -33,18 +34,6 @@ async def pay(amount: int, to: str = "me") -> int:
     return amount
 
 
-class Approver:
-    """A person who remembers the questions."""
-
-    def __init__(self, answer: Decision | bool = True) -> None:
-        self.answer = answer
-        self.questions: list[str] = []
-
-    def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
-        self.questions.append(decision.reason)
-        return self.answer
-
-
 def run(one: Tool, arguments: Any = None, **options: Any) -> ToolResult:
     given = {"amount": 3} if arguments is None else arguments
     return asyncio.run(Runner([one], **options).run(one.name, given))
@@ -54,13 +43,13 @@ def run(one: Tool, arguments: Any = None, **options: Any) -> ToolResult:
 
 
 async def test_a_tool_with_ask_is_asked_about_however_it_is_called() -> None:
-    person = Approver()
+    person = Person()
     (mounted,) = Runner([pay]).as_tools()
     for one in (pay, mounted):
         assert (await Runner([one], approve=person).run("pay", {"amount": 3})).output == 3
-    assert person.questions == ["really run pay?"] * 2
+    assert [one.reason for one in person.decisions] == ["really run pay?"] * 2
     costly = pay.replace(ask="this costs money")
-    result = await Runner([costly], approve=Approver(False)).run("pay", {"amount": 3})
+    result = await Runner([costly], approve=Person(deny("no"))).run("pay", {"amount": 3})
     assert (result.status, result.executed) == ("denied", False)
     decision = await Runner([costly]).decide(ToolCall("1", "pay", {"amount": 1}))
     assert (decision.kind, decision.reason) == ("ask", "this costs money")
@@ -72,7 +61,7 @@ async def test_a_tool_with_ask_is_asked_about_however_it_is_called() -> None:
 
 
 def test_denying_overrides_ask_and_allowing_does_not() -> None:
-    person = Approver()
+    person = Person()
     assert run(pay, guards=[lambda call, context: deny("no")], approve=person).status == "denied"
     assert person.questions == []
     assert run(pay, guards=[lambda call, context: allow()], approve=person).success
@@ -86,24 +75,13 @@ class Wire(ToolHandler):
         return self.amount
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        tool(lambda amount: amount, name="x", ask=True),
-        tool(Wire, ask=True),
-        Tool("x", Wire, ask=True),
-        build_tool({"name": "x", "execute": lambda payload: 1, "ask": True, "check_permissions": lambda payload: None}),
-        build_tool({"name": "x", "input_schema": {"type": "object"}}, lambda payload: 1, ask=True),
-    ],
-)
-def test_every_way_to_write_a_tool_takes_ask(asked: Tool) -> None:
-    assert run(asked).status == "denied" and run(asked, approve=Approver()).success
-
-
 def test_a_definition_without_permissions_asks() -> None:
     definition = {"name": "x", "execute": lambda payload: 1}
-    person = Approver()
-    assert run(build_tool(definition), approve=person).success and person.questions == ["x has no check_permissions"]
+    person = Person()
+    assert (
+        run(build_tool(definition), approve=person).success
+        and person.decisions[0].reason == "x has no check_permissions"
+    )
     assert run(build_tool({**definition, "ask": False})).success
     assert run(build_tool(definition).replace(ask=False)).success
 
@@ -126,7 +104,7 @@ def test_an_approver_can_show_the_preview() -> None:
 
     one = pay.replace(preview=lambda arguments: Diff("0", str(arguments["amount"]), arguments["to"]))
     assert run(one, approve=approve).output == 3
-    assert run(pay.replace(preview=lambda arguments: 1 / 0), approve=Approver()).output == 3  # it is not called
+    assert run(pay.replace(preview=lambda arguments: 1 / 0), approve=Person()).output == 3  # it is not called
     assert shown == [Diff("0", "3", "me")]
     assert pay.preview is None and one.replace(timeout=1).preview is one.preview
 
@@ -204,7 +182,6 @@ def test_a_copy_checks_its_examples_again() -> None:
     ("wrong", "said"),
     [
         ("anthropic", "provider must be a dict"),
-        (["anthropic"], "provider must be a dict"),
         ({"cache_control": {"type": "ephemeral"}}, "no option 'cache_control'.* options are: anthropic, bedrock, coh"),
         ({5: {}}, "provider: there is no option 5"),
         ({"anthropic": True}, r"provider\['anthropic'\] must be a dict, not True"),
@@ -215,26 +192,12 @@ def test_provider_options_are_a_dict_per_provider(wrong: Any, said: str) -> None
         pay.replace(provider=wrong)
 
 
-def named() -> None:
-    """A function with a name."""
-
-
-NOTHING_SAID = object()
-
-
 @dataclass
 class Searcher:
     token: str = "sk-4711"
-    limit: object = NOTHING_SAID
+    limit: object = None
 
     async def __call__(self, query: str) -> str:
-        return query
-
-
-@dataclass
-class Explained(Searcher):
-    async def __call__(self, query: str) -> str:
-        """Search the web."""
         return query
 
 
@@ -250,19 +213,12 @@ class Pair(NamedTuple):
         return query
 
 
-class Silent:
-    async def __call__(self, query: str) -> str:
-        return query
-
-
 @pytest.mark.parametrize(
     ("thing", "description"),
     [
         (Searcher(), ""),
-        (Explained(), "Search the web."),
         (Written(), "Search (the web, that is)."),
         (Pair(), ""),
-        (Silent(), ""),
     ],
     ids=lambda one: type(one).__name__,
 )

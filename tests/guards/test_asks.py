@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cast import Person
-from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, deny, tool
+from ferrule import DefinitionError, Runner, Tool, ToolCall, tool
 from ferrule.adapters.adapter import can_ask
-from ferrule.guards import ask_before_changes, commands, hosts, rules, within
+from ferrule.guards import ask_before_changes, commands, hosts, within
 from ferrule.types import Guard
+from policy.policies import policy_of
 
 NAMES = st.sampled_from(["command", "cmds", "args", "note", "url", "item"])
 TEXTS = st.sampled_from(["rm -rf x", "git status", "$x", "https://example.org/a", "https://a.b/", "/etc/passwd", "x"])
@@ -83,15 +82,6 @@ def test_a_guard_that_does_not_ask_about_a_tool_never_asks(called: Any, guard: A
         assert kind_of(made, guard, arguments) != "ask"
 
 
-LINES = [
-    *('allow = ["refund"]', 'allow = ["refund(amount<=100)"]', 'ask = ["refund(amount>5)"]', 'ask = ["other"]'),
-    *('deny = ["refund"]', 'deny = ["look(name=*.pem)"]', 'deny = ["*(name=*rm*)"]', 'deny = ["shell(rm *)"]'),
-    *('allow = ["*"]', 'mode = "never_ask"', 'mode = "read_only"'),
-    '[[rule]]\ndecide = "allow"\ntools = ["refund"]\nprincipals = ["ada"]',
-    '[[rule]]\ndecide = "allow"\ntraits = ["read_only"]',
-]
-
-
 @tool
 def refund(amount: int = 1, note: str = "") -> None:
     """Pay money back."""
@@ -102,39 +92,9 @@ def look(name: str = "") -> None:
     """Look."""
 
 
-@tool(read_only=True)
-def shell(command: str = "") -> None:
-    """Run a line that reads."""
-
-
 @tool(read_only=lambda arguments: arguments["amount"] == 1)
 def maybe(amount: int = 1) -> None:
     """Changes things, or not."""
-
-
-@pytest.mark.large
-@given(
-    lines=st.lists(st.sampled_from(LINES), min_size=1, max_size=2),
-    made=st.sampled_from([refund, look, shell, maybe, refund.replace(name="other")]),
-    number=st.sampled_from([1, 6, 200]),
-    text=TEXTS,
-)
-@settings(max_examples=150, deadline=None)
-def test_a_policy_that_does_not_ask_about_a_tool_never_asks(
-    lines: list[str], made: Tool, number: int, text: str
-) -> None:
-    given_arguments = {"amount": number, "note": text, "name": text, "command": text}
-    arguments = {name: given_arguments[name] for name in made.input_schema["properties"]}
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder, f"{at}.toml") for at, _ in enumerate(lines)]
-        for file, line in zip(files, lines, strict=True):
-            file.write_text(line)
-        try:
-            policy = rules(*files)
-        except DefinitionError:  # rules that contradict each other
-            return
-        if not policy.asks(made):
-            assert kind_of(made, policy, arguments) != "ask"
 
 
 @pytest.mark.parametrize(
@@ -177,16 +137,12 @@ def test_only_calls_that_surely_read_are_not_asked_about(read_only: Any, asks: b
     assert (kind_of(made, ask_before_changes, {}) == "ask") is asks
 
 
-@pytest.mark.slow
-@given(st.text(min_size=1).filter(lambda name: "1234" not in name))
-def test_no_tool_name_makes_the_question_long_or_unprintable(name: str) -> None:
-    decision = ask_before_changes(ToolCall("1", name, {"pin": "1234"}), ToolContext())  # of an unknown tool
-    assert decision is not None and decision.kind == "ask"
-    assert len(decision.reason) < 200 and decision.reason.isprintable() and "1234" not in decision.reason
-
-
-async def test_a_person_decides_about_changes() -> None:
-    person = Person(deny("no"))
-    runner = Runner([look, refund], guards=[ask_before_changes], approve=person)
-    statuses = [(await runner.run(name)).status for name in ("look", "refund")]
-    assert statuses == ["ok", "denied"] and [one.name for one in person.questions] == ["refund"]
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        *(('allow = ["refund(amount<=100)"]', True), ('allow = ["refund"]', False), ('deny = ["other"]', True)),
+        *(('allow = ["refund"]\ndeny = ["refund(note=*rm*)"]', True), ('mode = "never_ask"', False)),
+    ],
+)
+def test_a_policy_says_whether_it_asks_about_a_tool(text: str, asks: bool, tmp_path: Path) -> None:
+    assert policy_of(tmp_path, text).asks(refund) is asks

@@ -124,10 +124,11 @@ async def test_traits_decide_about_tools_that_are_not_named() -> None:
 
 
 async def test_an_exempt_tool_is_neither_source_nor_sink() -> None:
-    runner = watched(sinks=[], exempt=["send_mail", "fetch"])
+    runner = watched(sinks=[], exempt=["fetch"])
     await runner.run("fetch", {"url": "https://a.test"})
+    assert await is_free(runner, "send_mail")
     await runner.run("query_crm")
-    assert await is_free(runner, "send_mail") and await is_free(runner, "fetch")
+    assert await is_free(runner, "fetch")
 
 
 async def test_a_glob_of_sources_hides_no_sink() -> None:
@@ -139,13 +140,6 @@ async def test_a_glob_of_sources_hides_no_sink() -> None:
     runner = Runner([send_mail], guards=[named], observers=[named])
     await runner.run("send_mail", {"to": "a"})
     assert await is_free(runner)
-
-
-async def test_a_yes_is_for_one_call() -> None:
-    runner = watched(person=Person(allow()))
-    await runner.run("read_mail")
-    assert (await runner.run("send_mail", {"to": "a"})).success
-    assert not await is_free(runner)
 
 
 async def test_the_program_clears_and_marks_a_session() -> None:
@@ -186,19 +180,10 @@ def test_a_runner_refuses_half_of_it() -> None:
         whole.replace(observers=[])
     with pytest.raises(DefinitionError, match="does not guard"):
         whole.replace(guards=[])
-    inner = Runner([send_mail], guards=[watch], observers=[watch])
     with pytest.raises(DefinitionError, match="two places"):
-        Runner(inner.as_tools())
-
-
-def test_a_name_without_a_tool_is_refused() -> None:
-    watch = flow(sinks={"send_mail"})
+        Runner(whole.as_tools())
     with pytest.raises(DefinitionError, match=r"no tool is named 'send_mail'. The tools are mail_send_mail"):
-        Runner(Toolset([send_mail]).prefixed("mail_"), guards=[watch], observers=[watch])
-    runner = Runner([send_mail, note], guards=[watch], observers=[watch])
-    runner.replace(tools=[note])
-    with pytest.raises(DefinitionError, match="no tool is named 'send_mail'"):
-        runner.replace(tools=runner.tools.prefixed("mail_"))
+        whole.replace(tools=whole.tools.prefixed("mail_"))
 
 
 @pytest.mark.parametrize(
@@ -274,20 +259,6 @@ async def test_a_source_counts_before_it_has_ended() -> None:
     await source
 
 
-async def test_a_source_and_a_sink_of_one_turn_send_nothing_that_was_read() -> None:
-    runner = watched()
-    calls = [ToolCall("1", "read_mail", {}), ToolCall("2", "send_mail", {"to": "eve"})]
-    read, sent = await runner.run_all(calls)
-    assert (read.status, sent.status) == ("ok", "denied")
-
-
-async def test_sessions_that_run_at_once_do_not_mix() -> None:
-    runner = watched()
-    await asyncio.gather(*(runner.run("read_mail", session=f"s{n}") for n in range(0, 100, 2)))
-    free = await asyncio.gather(*(is_free(runner, session=f"s{n}") for n in range(100)))
-    assert free == [n % 2 == 1 for n in range(100)]
-
-
 async def test_a_replayed_source_counts_and_a_replayed_sink_sends_nothing_again() -> None:
     @tool(name="read_mail")
     def pop_mail() -> str:
@@ -357,13 +328,6 @@ async def test_a_store_that_cannot_be_read_denies() -> None:
             raise StoreError("no database")
 
     assert (await watched(store=Unreadable()).run("send_mail", {"to": "a"})).status == "denied"
-
-
-async def test_marks_from_before_a_journal_are_kept() -> None:
-    watch = flow(sources={"read_mail": "untrusted"}, sinks={"send_mail"})
-    runner = Runner([read_mail, send_mail], guards=[watch], observers=[watch])
-    await runner.run("read_mail", session="s")
-    assert not await is_free(runner.replace(journal=memory()), session="s")
 
 
 async def test_a_runner_with_another_journal_makes_no_session_free(tmp_path: Path) -> None:

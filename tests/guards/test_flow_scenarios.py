@@ -166,21 +166,14 @@ async def test_no_secret_leaves(carrier: str, theft: str) -> None:
     assert not has_left() and person.questions
 
 
-def mail(to: str = "boss@example.org") -> tuple[str, dict[str, Any]]:
-    return "send_mail", {"to": to, "text": "hello"}
-
-
+MAIL = ("send_mail", {"to": "boss@example.org", "text": "hello"})
 READ, CRM, TICKET = ("read_mail", {"number": 1}), ("query_crm", {"customer": "Acme"}), ("read_ticket", {"number": 1})
 PAGE, NOTE = ("fetch", {"url": "https://a.test"}), ("write_note", {"text": "x"})
-COMMENT, POST = ("comment", {"ticket": 1, "text": "x"}), ("http", {"method": "POST", "url": "https://a.test"})
+COMMENT = ("comment", {"ticket": 1, "text": "x"})
 ORDINARY: list[list[tuple[str, dict[str, Any]]]] = [
-    [READ, CRM, mail()],
-    [CRM, CRM, NOTE],
-    [mail(), READ, NOTE],
-    [PAGE, PAGE, PAGE, mail()],
+    [READ, CRM, MAIL],
     [TICKET, PAGE, COMMENT],
-    [("triage", {}), mail()],
-    [POST, NOTE, PAGE],
+    [("triage", {}), MAIL],
     [PAGE, TICKET, PAGE, CRM, NOTE],
 ]
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ferrule.errors import DefinitionError
 from ferrule.guards import PATH_NAMES, within
@@ -18,7 +15,9 @@ from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 
 
-def make_world(root: Path) -> Path:
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    root = Path(os.path.realpath(tmp_path))
     for folder in ("notes/sub", "notes-secret", "other"):
         (root / folder).mkdir(parents=True)
     (root / "notes" / "a.txt").write_text("a")
@@ -29,11 +28,6 @@ def make_world(root: Path) -> Path:
     (root / "notes" / "loop").symlink_to("loop")
     (root / "notes" / "inner-link").symlink_to("sub")
     return root
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Path:
-    return make_world(Path(os.path.realpath(tmp_path)))
 
 
 def judged(world: Path, arguments: dict[str, Any], *roots: Any, **options: Any) -> Decision | None:
@@ -69,20 +63,6 @@ def test_a_path_outside_is_denied(path: str, world: Path) -> None:
     assert "path" in denied(judged(world, {"path": path}, "notes"))
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("notes/", "notes"),
-        ("./notes//a.txt", "notes/a.txt"),
-        ("other/../notes/a.txt", "notes/a.txt"),
-        ("notes/inner-link/new.txt", "notes/sub/new.txt"),
-        *((name, name) for name in ("notes", "notes/new/deep/file", "notes/...", "notes/C:\\x", "notes/a file")),
-    ],
-)
-def test_a_path_inside_becomes_its_real_path(path: str, expected: str, world: Path) -> None:
-    assert changed(judged(world, {"path": path, "n": 1}, "notes")) == {"path": str(world / expected), "n": 1}
-
-
 def test_calls_without_paths_or_with_canonical_ones_are_left_alone(world: Path) -> None:
     first = changed(judged(world, {"paths": ["notes/a.txt", "notes/inner-link"]}, "notes"))
     canonical = {"path": str(world / "notes" / "a.txt"), "mode": "r"}
@@ -100,9 +80,8 @@ def test_the_reason_names_the_argument_and_the_roots_as_written(world: Path) -> 
 @pytest.mark.parametrize(
     "name",
     [
-        *(*sorted(PATH_NAMES), "file_path", "filePath", "FilePath", "output_path", "outputPath", "log_file", "logFile"),
-        *("work_dir", "base_directory", "BASE_DIRECTORY", "sub-folder", "input_files", "targetPaths", "file_name"),
-        *("fileName", "FileNames", "path1", "path_2", "dir_name_3", "file2name", "output_filepath", "XMLFile"),
+        *(*sorted(PATH_NAMES), "filePath", "log_file", "BASE_DIRECTORY", "sub-folder", "targetPaths"),
+        *("FileNames", "path1", "dir_name_3", "file2name", "output_filepath", "XMLFile"),
     ],
 )
 def test_names_that_mean_a_path_are_judged(name: str, world: Path) -> None:
@@ -136,20 +115,14 @@ def test_a_number_under_a_name_that_ends_in_a_path_is_allowed(name: str, world: 
     assert judged(world, {name: 10}, "notes") is judged(world, {name: True}, "notes") is None
 
 
-def test_objects_under_the_name_of_a_path_are_searched(world: Path) -> None:
-    assert judged(world, {"file": {"id": 3}, "files": [{"id": 3}]}, "notes") is None
-    assert "file.path" in denied(judged(world, {"file": {"path": "../x"}}, "notes"))
-    assert "files[0].path" in denied(judged(world, {"files": [{"path": "../x"}]}, "notes"))
-
-
 # -- any other text that reads as a path -------------------------------------------------------------------------------
 
 READ_AS_PATHS = [
     *("/etc/passwd", "/", "//etc/passwd", "/etc/passwd\0.txt", "/usr/bin/ls -l /tmp", "/^foo$/", "/api/users", "~"),
-    *("~root", "~/x", "..", "../x", "notes/../other", "notes/to-secret/../other", "missing/../../x", "a/b/../.."),
+    *("~/x", "..", "../x", "notes/to-secret/../other", "missing/../../x"),
     *(" /etc/passwd", "/etc/passwd\n", '"/etc/passwd"', "' ../x '", "`~/x`", "' \"/etc\" '", "\u00a0/etc/passwd"),
     *("\x1f/etc", "file:///etc/passwd", "FILE:/etc/passwd", "file:notes/a.txt", "file://localhost/etc/passwd"),
-    *(" file:///etc", "<file:///etc/passwd>", "URL:file:///etc/passwd", " <url:FILE:/etc/passwd>"),
+    *("<file:///etc/passwd>", " <url:FILE:/etc/passwd>"),
     *("view-source:jar:file:///etc/a", "C:\\Windows\\x", "c:/Windows/x", "\\\\server\\share\\x"),
     *("C:\\Program Files\\x", "..\\x", "notes\\..\\..\\x", "a b/../../x", "/a b/../etc/passwd", "/ /../etc/passwd"),
     *("x" * 300 + "/../../x", "/etc/" + "x" * 5000, "/etc/ " + "x" * 5000, "/x\ny/../etc/passwd", "/./etc/a b"),
@@ -208,16 +181,6 @@ def test_further_parameters_are_paths(world: Path) -> None:
     assert changed(judged(world, {"note": ["notes/a.txt"]}, "notes", parameters=["note"])) == {"note": [real]}
 
 
-def test_no_roots_means_the_working_directory(world: Path) -> None:
-    assert changed(judged(world, {"path": "other/x"})) == {"path": str(world / "other" / "x")}
-    assert "the working directory" in denied(judged(world, {"path": "../x"}))
-
-
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "FILE:a", "https://example.org/a", "s3://bucket/a"])
-def test_a_url_is_no_path(url: str, world: Path) -> None:
-    assert "is a URL" in denied(judged(world, {"path": url}))
-
-
 def test_a_root_may_be_a_link_and_a_file(world: Path) -> None:
     (world / "link").symlink_to("notes")
     assert changed(judged(world, {"path": "link/a.txt"}, "link")) == {"path": str(world / "notes" / "a.txt")}
@@ -238,19 +201,3 @@ def test_a_wrong_option_is_a_definition_error(
     monkeypatch.chdir(world)
     with pytest.raises(DefinitionError):
         within(*roots, **options)
-
-
-pieces = st.sampled_from(["notes", "sub", "..", ".", "", "to-secret", "inner-link", "dangling", "s-link", "a.txt", "x"])
-
-
-@given(st.lists(pieces, min_size=1, max_size=10), st.booleans())
-def test_an_allowed_path_is_inside_when_the_system_follows_it(parts: list[str], slash: bool) -> None:
-    with tempfile.TemporaryDirectory() as made:
-        root = make_world(Path(os.path.realpath(made)))
-        path = "/".join(parts) + "/" * slash
-        decision = judged(root, {"path": path}, "notes")
-        assert decision is not None
-        inside = Path(os.path.realpath(root / path.lstrip("/"))) if not path.startswith("/") else Path(path)
-        if decision.kind == "allow":
-            assert inside == root / "notes" or root / "notes" in inside.parents
-            assert changed(decision) == {"path": str(inside)}

@@ -1,10 +1,8 @@
 """`within` in a runner: paths are judged wherever they stand, by their types, their schema or their names."""
 
 import asyncio
-import json
 import os
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
@@ -18,7 +16,6 @@ from pydantic_core import to_jsonable_python
 
 from ferrule import Runner, Tool, ToolContext, ToolHandler, ToolResult, tool
 from ferrule.guards import within
-from ferrule.tools import files
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
 
@@ -77,7 +74,7 @@ Named = Annotated[str, Field(json_schema_extra={"format": "path"})]
 kinds = st.recursive(
     st.sampled_from([("path", Path), ("path", Named), ("text", str), ("number", int)]),
     lambda inner: st.one_of(
-        st.tuples(st.sampled_from(["list", "set", "dict", "keys", "optional", "union", "deque"]), inner),
+        st.tuples(st.sampled_from(["list", "dict", "keys", "optional", "union"]), inner),
         st.tuples(st.sampled_from(["tuple", "model"]), inner, inner),
     ),
     max_leaves=6,
@@ -91,8 +88,6 @@ def type_of(kind: Any) -> Any:
     types = [type_of(one) for one in inner]
     made: dict[str, Callable[[], Any]] = {
         "list": lambda: list[types[0]],
-        "set": lambda: list[set[Path]],
-        "deque": lambda: deque[types[0]],
         "dict": lambda: dict[str, types[0]],
         "keys": lambda: dict[Path, types[0]],
         "optional": lambda: types[0] | None,
@@ -109,13 +104,11 @@ def value_of(kind: Any, paths: Iterator[str]) -> Any:
         "path": lambda: next(paths),
         "text": lambda: "plain",
         "number": lambda: 7,
-        "set": lambda: [[next(paths), next(paths)]],
         "dict": lambda: {"k": value_of(inner[0], paths)},
         "keys": lambda: {next(paths): value_of(inner[0], paths)},
         "model": lambda: {"one": value_of(inner[0], paths), "other": value_of(inner[1], paths)},
         "tuple": lambda: [value_of(inner[0], paths), value_of(inner[1], paths)],
         "list": lambda: [value_of(inner[0], paths), value_of(inner[0], paths)],
-        "deque": lambda: [value_of(inner[0], paths)],
     }
     return simple[how]() if how in simple else value_of(inner[0], paths)
 
@@ -128,7 +121,7 @@ def texts_in(value: Any) -> Iterator[str]:
         yield from texts_in(value.__dict__)
     elif isinstance(value, dict):
         yield from texts_in(list(value) + list(value.values()))
-    elif isinstance(value, list | tuple | set | deque):
+    elif isinstance(value, list | tuple):
         for item in value:
             yield from texts_in(item)
 
@@ -159,8 +152,6 @@ def test_a_path_outside_is_denied_in_any_type(kind: Any, outside: str, where: in
 
 REWRITTEN: dict[str, tuple[Any, Any]] = {
     "stripped": (Annotated[str, StringConstraints(strip_whitespace=True)], "{ws}/.. "),
-    "expanded": (Annotated[str, AfterValidator(os.path.expandvars)], "$HOME/x"),
-    "home": (Annotated[Path, AfterValidator(Path.expanduser)], "~/x"),
     "replaced": (Annotated[str, BeforeValidator(lambda value: value.replace("_", "."))], "__/secret.txt"),
     "made a path": (Annotated[Any, AfterValidator(lambda value: [Path(value[0])])], ["/etc/passwd"]),
 }
@@ -209,8 +200,6 @@ Text = Annotated[str, Field(json_schema_extra={"contentMediaType": "text/x-pytho
 
 UNDER_A_NAME: list[tuple[str, Any, Any]] = [
     *(("files", dict[str, str], value) for value in ({"/etc/passwd": "x"}, {"a.txt": "../x"})),
-    *(("files", dict[str, str], {"a.txt": f"{start}/../x"}) for start in ("out/" + "d" * 300, "d" * 300 + "/..")),
-    ("files", dict[str, int], {"../x": 3}),
     ("files", list[File], [{"path": "out", "content": "x"}]),
     ("files", dict[str, File], {"../x": {"path": "a.txt", "content": "x"}}),
     ("paths", dict[str, list[str]], {"a": ["b", "~/x"]}),
@@ -229,25 +218,19 @@ def test_values_under_the_name_of_a_path_are_judged(name: str, kind: Any, value:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "expected"),
+    ("kind", "value"),
     [
-        (dict[str, str], {"in/a": "text", "b": "", "c": "see a/b\n" * 1000}, None),
-        (dict[str, str], {"a": "see a/b\n" * 1000 + "d" * 300}, None),
-        (dict[Path, str], {"in/a": "// text", "b": "in ../x"}, None),
-        (dict[str, Text], {"in/a": "../x", "b": "/etc/passwd"}, None),
-        (list[File], [{"path": "in/a", "content": "// .."}], [{"path": "{ws}/sub/a", "content": "// .."}]),
-        (dict[str, Path], {"main": "in/a"}, {"main": "{ws}/sub/a"}),
+        (dict[str, str], {"in/a": "text", "b": "", "c": "see a/b\n" * 1000}),
+        (dict[Path, str], {"in/a": "// text", "b": "in ../x"}),
+        (dict[str, Text], {"in/a": "../x", "b": "/etc/passwd"}),
     ],
 )
-def test_the_content_for_a_path_is_unchanged(kind: Any, value: Any, expected: Any, world: Path) -> None:
-    if expected is None:
-        expected = {str(world / key.replace("in/", "sub/")): text for key, text in value.items()}
+def test_the_content_for_a_path_is_unchanged(kind: Any, value: Any, world: Path) -> None:
     take = Taken(kind, "files")
     result = take(value)
     assert result.success, result.error
-    [got] = take.got
-    plain = to_jsonable_python(got)
-    assert plain == json.loads(json.dumps(expected).replace("{ws}", str(world)))
+    expected = {str(world / key.replace("in/", "sub/")): text for key, text in value.items()}
+    assert to_jsonable_python(take.got) == [expected]
 
 
 @pytest.mark.parametrize("kind", [dict[str, str], dict[Path, str]])
@@ -376,43 +359,26 @@ async def test_a_bound_value_is_judged_only_if_it_is_a_path(bound: Any, status: 
     assert (await Runner([run.bind(**bound)], guards=[within()]).run("run", {})).status == status
 
 
-@posix
-async def test_the_file_tools_write_any_text(world: Path) -> None:
-    runner = Runner(files.tools, guards=[within("sub")])
-    assert (await runner.run("write_file", {"path": "sub/a", "content": "/etc/passwd"})).success
-    assert (await runner.run("edit_file", {"path": "sub/a", "old": "/etc/passwd", "new": "~/x /"})).success
-    assert (await runner.run("search_files", {"path": "sub", "pattern": "/etc"})).success
-    assert (await runner.run("write_file", {"path": "/etc/x", "content": ""})).status == "denied"
-
-
 # -- roots -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_change_of_the_directory_changes_nothing(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (world / "sub" / "sub").mkdir()
-    takers = [Taken(Path, guard=within("sub")), Taken(Path, guard=within(world / "sub"))]
-    everywhere = Taken(Path)
-    for directory in (world, world.parent, "/", world / "sub"):
+    take, everywhere = Taken(Path, guard=within("sub")), Taken(Path)
+    for directory in ("/", world / "sub"):
         monkeypatch.chdir(directory)
-        for take in takers:
-            assert take("sub/x").success
-            assert take.got.pop() == world / "sub" / "x"
-            assert take("x").status == take("../x").status == take("/etc/passwd").status == "denied"
-        assert everywhere("x").success
-        assert everywhere.got.pop() == world / "x"
+        assert take("sub/x").success and everywhere("x").success
+        assert (take.got.pop(), everywhere.got.pop()) == (world / "sub" / "x", world / "x")
+        assert take("x").status == take("../x").status == "denied"
 
 
 def test_paths_and_roots_start_at_the_directory_of_the_caller(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take = Taken(Path, guard=within("sub"))
-    fixed = Taken(Path, guard=within(world / "sub"))
     (world / "other" / "sub").mkdir(parents=True)
     monkeypatch.chdir("/")
     for directory in (world / "other", "other"):
         assert take("sub/x", directory).success
         assert take.got.pop() == world / "other" / "sub" / "x"
         assert take(world / "sub" / "x", directory).status == "denied"
-        assert fixed("sub/x", directory).status == "denied"
-        assert fixed(str(world / "sub" / "x"), directory).success
 
 
 @posix

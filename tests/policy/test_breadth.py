@@ -24,9 +24,8 @@ def warnings_of(folder: Path, text: str, *tools: Any) -> list[str]:
 
 
 EVERYTHING = [
-    *("find *", "xargs *", "env *", "sudo *", "bash *", "python *", "sed *", "tar *", "git *", "ssh *", "awk *"),
-    *("../bin/Python.exe *", "npx *", "xcrun *", "ghc *", "fzf *", "docker *", "/usr/bin/env *", "PYTHON3.12 *"),
-    *("./node_modules/.bin/jest *", "git log *", "git -*", "git -c * status", "tar *.gz", "sort *", "curl *", "tee *"),
+    *("find *", "xargs *", "git *", "../bin/Python.exe *", "/usr/bin/env *", "PYTHON3.12 *"),
+    *("./node_modules/.bin/jest *", "git log *", "git -*", "git -c * status", "tar *.gz", "sort *"),
     *("cp a *", "timeout 5 *", "python scripts/*", "python", "bash -s", "sh -c *", "bash.exe *"),
 ]
 NARROW = [
@@ -150,10 +149,3 @@ def test_an_argument_that_changes_what_runs_needs_a_condition(text: str, kinds: 
     calls = [ToolCall("1", "shell", {"command": "ls", **beside}) for beside in calls]
     decisions = [policy.decide(call, ToolContext[Any](), shell).decision for call in calls]
     assert [getattr(one, "kind", None) for one in decisions] == kinds
-
-
-def test_a_line_under_another_name_is_judged_with_its_options(tmp_path: Path) -> None:
-    policy = policy_with(tmp_path, BY_PLACE.format("script").replace('["*"]\narg', '["job"]\narg'))
-    for beside, kind in (({}, "allow"), ({"shell": "./evil"}, "ask")):
-        decision = policy(ToolCall("1", "job", {"script": "ls -l", **beside}), ToolContext())
-        assert decision is not None and decision.kind == kind

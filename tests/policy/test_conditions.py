@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -30,10 +29,7 @@ PYTEST = {"commands": ["pytest *"]}
         ({"equals": 5}, [(5, True), (5.0, True), (6, False), ("5", None)]),
         ({"equals": 2**53 + 1}, [(float(2**53), False)]),
         ({"equals": 1}, [(True, None)]),
-        ({"equals": "EUR"}, [("EUR", True), ("eur", False)]),
-        ({"one_of": ["EUR", 5]}, [(5, True), ("USD", False)]),
-        ({"glob": "a*c"}, [("abc", True), ("a\nc", True), ("ab", False)]),
-        ({"glob": "a?"}, [("ab", False)]),
+        ({"one_of": ["EUR", 5]}, [(5, True), ("USD", False), ("eur", False)]),
         ({"glob": "1*"}, [(12, None)]),
         ({"at_most": 100}, [("100.01", False), *((odd, None) for odd in (True, "1e1", "５", "0x1", "010"))]),
         ({"at_most": 100}, [(math.nan, None), (math.inf, False)]),
@@ -63,12 +59,6 @@ def test_a_value_of_another_kind_is_unknown(table: dict[str, Any], answers: list
 )
 def test_an_ask_or_a_deny_finds_any_part_of_a_value(table: dict[str, Any], value: Any, answer: bool | None) -> None:
     assert parse_condition(table).has_match(value, NOBODY) is answer
-
-
-@given(st.integers(), st.integers())
-def test_a_decimal_text_is_compared_as_a_number(bound: int, cents: int) -> None:
-    amount = Decimal(cents) / 100
-    assert parse_condition({"at_most": bound}).matches(f"{amount:.2f}", NOBODY) is (amount <= bound)
 
 
 @pytest.mark.parametrize(
@@ -130,19 +120,6 @@ def test_every_condition_covers_itself_survives_json_and_needs_a_value(one: Cond
 def test_a_wide_condition_covers_a_narrow_one_and_not_vice_versa(wide: dict[str, Any], narrow: dict[str, Any]) -> None:
     assert parse_condition(wide).covers(parse_condition(narrow))
     assert not parse_condition(narrow).covers(parse_condition(wide))
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ({"commands": ["git *"]}, {"commands": ["git log"], "within": ["/a"]}),
-        ({"hosts": ["a.example.org"]}, {"glob": "a"}),
-        ({"commands": ["a"]}, {"glob": "a"}),
-        ({"within": ["a"]}, {"within": ["a/b"]}),
-    ],
-)
-def test_conditions_that_cannot_be_compared_cover_nothing(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert not parse_condition(one).covers(parse_condition(other))
 
 
 @given(st.text("ab*", min_size=1, max_size=6), st.text("ab\n", max_size=6))

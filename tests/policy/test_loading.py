@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -16,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypedDict
 
-from ferrule import ToolCall, ToolContext, tool
+from ferrule import tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
 from ferrule.policy import Policy, TrustedFiles
@@ -50,17 +49,11 @@ DENY = '[[rule]]\ndecide = "deny"\ntools = ["t"]\n'
         ('allow = ["a",\n"b("]', 2, "is not a rule"),
         ('allow = ["a(amount<=1,currency=EUR)"]', 1, "has a comma"),
         ('deny = ["a(currency=EUR|USD)"]', 1, "for several values write name in EUR|USD"),
-        ('allow = ["a(n<=1, n<=2)"]', 1, "two conditions for n"),
         ('allow = ["read_?"]', 1, "the only wildcard is *"),
         ('[[rule]]\ndecide = "deny"\nprincipals = ["not hr"]', 1, "does not mean all others"),
-        ('[[rule]]\ndecide = "deny"\nprincipals = ["ann", " !hr"]', 1, "does not mean all others"),
-        ('[[rule]]\ndecide = "deny"\ntags = ["Not public"]', 1, "does not mean all others"),
         ('deny = ["Wirte(*)"]', 1, "pattern"),
-        ('deny = ["t(path=/etc/passwd)"]', 1, "path is a path, which has many spellings: write path within …, or in a"),
         ('deny = ["t(cmd=ls)"]', 1, "write cmd runs …, or in a [[rule]] cmd = { commands"),
         ('deny = ["t(url=x)"]', 1, "write url host …, or in a [[rule]] url = { hosts"),
-        ('deny = ["t(imageUrl=*internal*)"]', 1, "imageUrl is a URL"),
-        ('deny = ["t(cmd=rm*)"]', 1, "cmd is a shell line"),
         ('[[rule]]\ndecide = "deny"', 1, "a rule needs tools"),
         ('[[rule]]\ntools = ["t"]', 1, "a rule needs decide"),
         ('\n[[rule]]\ndecide = "deny"\ntools = "t"', 2, "tools is a list of texts"),
@@ -72,7 +65,6 @@ DENY = '[[rule]]\ndecide = "deny"\ntools = ["t"]\n'
         (DENY + "arguments.order.amount = { above = 5 }", 1, "in quotes"),
         (DENY + 'arguments = { "a..b" = { above = 5 } }', 1, "is not the place of an argument"),
         (DENY + 'arguments = { cmd = { commands = ["rm *"], within = ["x"] } }', 1, "within"),
-        (DENY + 'arguments = { "(command)" = { equals = "rm x" } }', 1, ""),
         ('[[test]]\ncall = "t"', 1, "a test needs expect"),
         ('[[test]]\ncall = "t"\nexpect = "maybe"', 1, "expect is"),
     ],
@@ -106,11 +98,12 @@ def test_a_wrong_example_is_an_error(tools: str, examples: str, right: bool) -> 
     ("text", "level", "line", "said"),
     [
         ('deny = ["t*"]\nallow = ["t1"]', "warning", 2, "has no effect: policy.toml:1 ('deny t*') is stricter"),
-        ('deny = ["shell(rm *)"]\nallow = ["shell(rm -r *)"]', "warning", 2, "has no effect"),
         ('allow = ["t", "t"]', "warning", 1, "is a duplicate"),
         ('allow = [\n"t*",\n"t1"]', "warning", 3, "is redundant"),
         ('deny = ["t(n>5)"]\nallow = ["t(n>0)"]', None, 0, ""),
         ('allow = ["t*"]\nask = ["t1"]', None, 0, ""),
+        ('[[rule]]\ndecide = "deny"\ntags = ["x"]\n[[rule]]\ndecide = "deny"\ntools = ["t"]', None, 0, ""),
+        ('[[rule]]\ndecide = "deny"\nprincipals = ["ann"]\n[[rule]]\ndecide = "deny"\ntools = ["t"]', None, 0, ""),
         ('deny = ["t*"]\n[[rule]]\ndecide = "deny"\ntools = ["t1"]\nreason = "take t2"', None, 0, ""),
         ('ask = ["t*"]\n[[rule]]\ndecide = "ask"\ntools = ["t1"]\ninto = "pin"', None, 0, ""),
     ],
@@ -119,12 +112,6 @@ def test_a_rule_without_effect_is_reported(text: str, level: Any, line: int, sai
     found = findings_of(text)
     assert [(one.level, one.line) for one in found] == ([] if level is None else [(level, line)])
     assert level is None or said in found[0].text
-
-
-def test_a_rule_without_effect_beside_another_file_is_a_warning(tmp_path: Path) -> None:
-    policy = policy_of(tmp_path, 'deny = ["t*"]', 'allow = ["t1"]')
-    text = "'allow t1' has no effect: p0.toml:1 ('deny t*') is stricter"
-    assert [str(one) for one in policy.findings] == [f"p1.toml:1: {text}"]
 
 
 def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
@@ -168,26 +155,6 @@ def test_comparing_rules_costs_no_quadratic_time(rule: str) -> None:
         return steps(lambda: list(check_redundancy(made)))
 
     assert work(400) < 3 * work(200)
-
-
-@pytest.mark.parametrize("tools", ["b", "a*", "*"])
-def test_a_covering_rule_is_found_by_any_of_its_names(tools: str) -> None:
-    for several in (f'["x", "{tools}"]', f'["{tools}", "x"]'):
-        text = f'[[rule]]\ndecide = "deny"\ntools = {several}\n[[rule]]\ndecide = "allow"\ntools = ["{tools}"]'
-        [found] = findings_of(text)
-        assert "has no effect" in found.text
-
-
-@pytest.mark.parametrize("wide", ["pay", "*", "*(to=*)", "pay(to in ada|bob)"])
-def test_a_rule_for_a_value_is_covered_by_wider_ones(wide: str) -> None:
-    [found] = findings_of(f'allow = ["pay(to=bob)"]\ndeny = ["{wide}"]')
-    assert "has no effect" in found.text
-
-
-@pytest.mark.parametrize("allow", [[f"a(amount<={most})" for most in range(40)], ["a"] * 40])
-def test_each_redundant_rule_is_named_once(allow: list[str]) -> None:
-    found = findings_of(f"allow = {allow}\n")
-    assert len(found) == 39 and {one.level for one in found} == {"warning"}
 
 
 def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) -> None:
@@ -235,11 +202,6 @@ class Box(TypedDict):
 
 
 @tool
-async def now() -> str:
-    return "now"
-
-
-@tool
 async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], order: dict[str, int], box: Box) -> str:
     return "shipped"
 
@@ -260,18 +222,15 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "pin"', "managed", "error", "the value of into"),
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "note"', "managed", None, ""),
         ('ask = ["ship(kind=parcell)"]', "managed", "error", "kind is one of 'parcel', 'letter'"),
-        ('ask = ["ship(weight=heavy)"]', "managed", "error", "weight is integer"),
         ('ask = ["ship(to=ada)"]', "managed", "error", "for its items write to[]"),
         ('ask = ["ship(to[]=ada)"]', "managed", None, ""),
-        ('ask = ["ship(box.width>5)"]', "managed", None, ""),
         ('ask = ["ship(box.widht>5)"]', "managed", "error", "has no argument 'box.widht'"),
-        ('deny = ["now(zone=x)"]', "managed", "error", "has no argument 'zone'"),
         ('ask = ["move(files[].path within src)"]', "managed", None, ""),
         ('ask = ["resource:hours", "prompt:greet"]', "project", None, ""),
     ],
 )
 def test_a_rule_that_fits_no_loaded_tool_is_reported(text: str, scope: Any, level: Any, said: str) -> None:
-    found = findings_of(text, scope, tools=[*TOOLS, ship, now])
+    found = findings_of(text, scope, tools=[*TOOLS, ship])
     assert [one.level for one in found] == ([] if level is None else [level])
     assert level is None or said in found[0].text
 
@@ -307,11 +266,6 @@ def test_a_rule_that_does_not_fit_a_tool_asks(decide: str, tmp_path: Path, caplo
     [record] = caplog.records
     assert record.getMessage().startswith("p0.toml:1: refund has no argument 'amonut': did you mean 'amount'?")
     assert decide == "allow" or "amonut" in decisions[0].reason
-
-
-def test_a_rule_for_many_tools_ignores_those_without_its_argument(tmp_path: Path) -> None:
-    policy = policy_of(tmp_path, 'allow = ["*"]\ndeny = ["*(url host *.internal)"]')
-    assert decided(policy, refund, {"amount": 1}).kind == "allow"
 
 
 # -- again -------------------------------------------------------------------------------------------------------------
@@ -367,15 +321,6 @@ def test_of_two_concurrent_reloads_the_last_reader_counts(tmp_path: Path, truste
     assert decided(policies["it"], refund, {"amount": 1}).kind == "deny"
 
 
-def test_a_policy_has_the_tests_of_its_files(tmp_path: Path) -> None:
-    policy = policy_of(
-        tmp_path, 'allow = ["t"]\n\n[[test]]\ncall = "t"\nexpect = "allow"\narguments = { n = 1 }\ntags = ["x"]'
-    )
-    [found] = policy.tests
-    assert (found.call, found.expect, found.tags, found.line) == ("t", "allow", ("x",), 3)
-    assert found.arguments == {"n": 1} and found.source == "p0.toml"
-
-
 @pytest.mark.parametrize("text", re.findall(r"```toml\n(.*?)```", (ROOT / "docs/policy.md").read_text(), re.DOTALL))
 def test_the_examples_of_the_policy_page_are_valid(text: str) -> None:
     assert findings_of(text) == []
@@ -388,19 +333,6 @@ def test_files_of_the_same_name_are_distinguished(tmp_path: Path) -> None:
     policy = rules(tmp_path / "a/policy.toml", user=[tmp_path / "b/policy.toml", tmp_path / "c/policy.toml"])
     names = sorted(rule.name for rule in policy.rules)
     assert names == [f"{tmp_path}/b/policy.toml:1", f"{tmp_path}/c/policy.toml:1", "managed/policy.toml:1"]
-
-
-def test_rules_hold_for_a_tool_without_a_schema(tmp_path: Path) -> None:
-    named = SimpleNamespace(name="refund", tags=(), read_only=True)
-    policy = policy_of(tmp_path, 'deny = ["refund(amount>5)"]')
-    found = policy.decide(ToolCall("c1", "refund", {"amount": 6}), ToolContext[Any](), tool=named)
-    assert found.decision is not None and found.decision.kind == "deny"
-
-
-def test_a_policy_can_be_asked_without_a_tool(tmp_path: Path) -> None:
-    policy = policy_of(tmp_path, '[[rule]]\ndecide = "deny"\ntags = ["x"]', 'allow = ["t"]')
-    decision = policy(ToolCall("c1", "t", {}), ToolContext[Any]())
-    assert decision is not None and decision.kind == "ask"
 
 
 @pytest.mark.parametrize(
@@ -417,13 +349,6 @@ def test_an_ambiguous_rule_is_an_error(rule: str) -> None:
     for decide in ("allow", "deny"):
         [finding] = findings_of(f'{decide} = ["{rule}"]')
         assert (finding.level, finding.line) == ("error", 1)
-
-
-@pytest.mark.parametrize(("written", "meant"), [("=>", ">="), ("=<", "<="), ("==", "=")])
-def test_a_mistyped_comparison_is_corrected(written: str, meant: str) -> None:
-    [finding] = findings_of(f'allow = ["refund(amount{written}5)"]')
-    assert f"did you mean amount{meant}5?" in finding.text
-    assert findings_of(f'allow = ["refund(amount{meant}5)"]') == []
 
 
 def test_a_folder_may_be_quoted(tmp_path: Path) -> None:

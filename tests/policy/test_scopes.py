@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ferrule import Tool, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
-from ferrule.policy import Policy, TrustedFiles, find_files, list_standard_files
+from ferrule.policy import Policy, TrustedFiles
 from ferrule.policy.lock import LOCK_FILE
 from policy.policies import decided, move, policy_of, refund, shell, write_file
 
@@ -127,41 +127,7 @@ def test_an_unreadable_list_trusts_nothing(text: str, home: Path) -> None:
     assert decided(policy, refund, {"amount": 1}).kind == "ask" and "cannot be read" in policy.findings[0].text
 
 
-def test_only_existing_files_are_found(home: Path, monkeypatch: Any) -> None:
-    file = project(home, "")
-    assert [scope for scope, _ in list_standard_files()] == ["managed", "user", "project"]
-    assert [found for found in find_files() if found[0] != "managed"] == [("project", str(file))]
-    (home / "config" / "ferrule" / "policy.toml").write_text("")
-    assert [scope for scope, _ in find_files(home / "work") if scope != "managed"] == ["user", "project"]
-    monkeypatch.setenv("XDG_CONFIG_HOME", "config")  # which is not absolute, and does not count
-    assert dict(list_standard_files())["user"] == str(home / ".config" / "ferrule" / "policy.toml")
-
-
 # -- a file counts in the version that was trusted ---------------------------------------------------------------------
-
-
-def overwrite(file: Path) -> None:
-    file.write_text('allow = ["*"]')
-
-
-def put_a_link(file: Path) -> None:
-    (file.parent / "evil.toml").write_text('allow = ["*"]')
-    file.unlink()
-    file.symlink_to(file.parent / "evil.toml")
-
-
-@pytest.mark.parametrize("scope", ["managed", "user", "project", "session"])
-@pytest.mark.parametrize("change", [overwrite, put_a_link, Path.unlink])
-def test_a_file_changed_in_any_way_is_not_reloaded(change: Any, scope: str, home: Path, caplog: Any) -> None:
-    file = project(home, 'allow = ["write_file"]\ndeny = ["refund"]')
-    TrustedFiles().trust(file)
-    policy = rules(**{scope: file})
-    before = policy.rules
-    change(file)
-    with caplog.at_level("ERROR", "ferrule"):
-        findings = policy.reload()
-    assert any(one.level == "error" for one in findings) and len(caplog.records) == 1
-    assert policy.rules == before and decided(policy, refund, {"amount": 1}).kind == "deny"
 
 
 STEPS = st.lists(st.sampled_from(["write a", "write b", "write c", "trust", "forget", "reload"]), max_size=12)
@@ -197,7 +163,7 @@ def test_rules_are_those_of_the_start_or_of_a_trusted_version(steps: list[str], 
                 assert {rule.text for rule in policy.rules} == counted
 
 
-@pytest.mark.parametrize("scope", ["managed", "user", "project", "session"])
+@pytest.mark.parametrize("scope", ["managed", "session"])
 def test_a_file_changed_since_it_was_trusted_only_restricts(scope: str, home: Path, caplog: Any) -> None:
     file = project(home, 'allow = ["shell"]\ndeny = ["refund"]')
     TrustedFiles().trust(file)
@@ -256,28 +222,10 @@ def test_a_program_keeps_the_key_it_started_with(was_trusted: bool, home: Path) 
     assert found.level == "error" and decided(policy, refund, {"amount": 1}).kind == "deny"
 
 
-@pytest.mark.parametrize("trust", [lambda file: TrustedFiles().trust(file), trust_elsewhere])
-def test_a_version_that_was_trusted_since_is_reloaded(trust: Any, home: Path) -> None:
-    file = project(home, 'deny = ["refund"]')
-    policy = rules(file)
-    assert policy.digests == {str(file): sha256(file.read_bytes()).hexdigest()}
-    file.write_text('allow = ["refund"]')
-    [found] = policy.reload()
-    assert found.level == "error" and f"`ferrule policy trust {file}`" in found.text
-    trust(file)
-    assert policy.reload() == () and decided(policy, refund, {"amount": 1}).kind == "allow"
-
-
 def test_no_key_is_made_in_the_folder_of_another_account(home: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(home).st_uid + 1)
     rules(project(home, 'deny = ["refund"]'))
     assert not (home / "config" / "ferrule" / "trusted.key").exists()
-
-
-def test_an_inaccessible_list_trusts_nothing(home: Path) -> None:
-    (home / "state").write_text("no folder")
-    (home / "p.toml").write_text('allow = ["refund"]')
-    assert decided(rules(home / "p.toml"), refund, {"amount": 1}).kind == "allow"
 
 
 def test_a_scope_that_needs_trust_allows_nothing_before(home: Path) -> None:

@@ -56,12 +56,6 @@ async def deploy(place: str = "stage") -> str:
     return f"deployed to {place}"
 
 
-@tool
-async def twice(context: ToolContext) -> list[str]:
-    """Deploy two times, in parallel."""
-    return [one.status for one in await asyncio.gather(context.run("deploy"), context.run("deploy"))]
-
-
 class Desk:
     """A runner with a policy, and with a clock that a test moves."""
 
@@ -70,7 +64,7 @@ class Desk:
         self.policy = policy_of(folder, *texts)
         self.person = Person(deny("no"))
         given = {"guards": [self.policy], "approve": self.person, "clock": self.clock, **options}
-        self.runner = Runner([run_tests, deploy, twice], journal=journal, **given)
+        self.runner = Runner([run_tests, deploy], journal=journal, **given)
 
     async def status(self, name: str = "deploy", arguments: Any = None, **context: Any) -> str:
         result = await self.runner.run(name, arguments or {}, **{"session": "s", "principal": "ann", **context})
@@ -202,13 +196,6 @@ async def test_two_processes_share_a_count(tmp_path: Path) -> None:
     assert sum(counts) == 3
 
 
-async def test_nested_calls_count(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, 'allow = ["twice"]\n' + DEPLOY + "at_most = 3")
-    first = await desk.runner.run("twice", {}, session="s", principal="ann")
-    second = await desk.runner.run("twice", {}, session="s", principal="ann")
-    assert first.output == ["ok", "ok"] and sorted(second.output) == ["denied", "ok"]
-
-
 async def test_a_count_belongs_to_a_principal_and_a_session_or_to_a_day(tmp_path: Path) -> None:
     desk = Desk(tmp_path, DEPLOY + "at_most = 1")
     assert [await desk.status() for _ in range(2)] == ["ok", "denied"]
@@ -233,13 +220,6 @@ async def test_what_does_not_run_is_not_counted(tmp_path: Path) -> None:
     runner = Runner([deploy], guards=[policy, moody], approve=Person(deny("no")))
     statuses = [(await runner.run("deploy", {}, session="s")).status for _ in range(4)]
     assert statuses == ["denied", "denied", "ok", "denied"]
-
-
-async def test_a_look_at_a_decision_is_not_counted(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, DEPLOY + "at_most = 1")
-    assert [await desk.kind() for _ in range(3)] == ["allow"] * 3
-    desk.policy(ToolCall("", "deploy", {}), ToolContext(session="s", principal="ann"))
-    assert [await desk.status(), await desk.kind()] == ["ok", "ask"]
 
 
 async def test_a_suspended_call_is_counted_once_when_it_is_resumed(tmp_path: Path) -> None:
@@ -269,13 +249,6 @@ async def test_changed_arguments_are_counted_by_the_rules_that_they_fit(tmp_path
     plain = Runner([deploy], guards=[policy])
     statuses = [(await plain.run("deploy", {"place": one}, session="s")).status for one in ("prod", "stage")]
     assert statuses == ["ok", "denied"]
-
-
-async def test_a_failed_call_is_counted_and_one_whose_id_comes_again(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, '[[rule]]\ndecide = "deny"\ntools = ["run_tests"]\nmore_than = 1')
-    call = ToolCall("1", "run_tests", {"outcome": "bad"})
-    results = [await desk.runner.run(call, session="s") for _ in range(2)]
-    assert [one.status for one in results] == ["failed", "denied"]
 
 
 async def test_the_memory_of_a_policy_survives_a_restart(tmp_path: Path) -> None:
@@ -364,12 +337,6 @@ def test_hours_contain_the_minutes_from_their_start_to_their_end(minute: int, da
     assert hours.contains(monday + 60 * minute) == ((minute - day * 1440 - start) % 10_080 < length)
 
 
-def test_hours_follow_the_summer_time_of_their_zone() -> None:
-    hours = Hours("09:00-10:00 Europe/Berlin")
-    assert hours.contains(datetime(2026, 7, 1, 7, 30, tzinfo=UTC).timestamp())
-    assert hours.contains(datetime(2026, 12, 1, 8, 30, tzinfo=UTC).timestamp())
-
-
 # -- files and tests ---------------------------------------------------------------------------------------------------
 
 
@@ -414,13 +381,6 @@ async def test_a_policy_that_cannot_see_the_runs_it_looks_for_is_refused(tmp_pat
         Runner([run_tests, guarded])
 
 
-async def test_calls_without_a_condition_write_nothing(tmp_path: Path) -> None:
-    store, text = Memory(), 'allow = ["deploy"]\n[[rule]]\ndecide = "deny"\ntools = ["run_*"]\nmore_than = 5'
-    desk = Desk(tmp_path, text, journal=kept_in(store))
-    assert await desk.status() == "ok"
-    assert store.items("policy/") == {}
-
-
 async def test_a_count_that_cannot_be_changed_allows_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Full(Memory):
         def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
@@ -450,16 +410,3 @@ async def test_a_background_job_is_no_success_before_it_ends_and_is_counted_once
     assert (await runner.run("deploy", {}, context)).success
     assert [(await runner.run("check", {}, context)).status for _ in range(2)] == ["ok", "denied"]
     await runner.__aexit__()
-
-
-async def test_a_policy_in_shadow_sees_the_session_and_counts_nothing(tmp_path: Path) -> None:
-    shadow = tmp_path / "shadow.toml"
-    shadow.write_text(BEFORE + ALL)
-    policy = policy_of(tmp_path, 'allow = ["*"]', shadow=shadow)
-    runner = Runner([run_tests, deploy], guards=[policy])
-    assert (await runner.run("deploy", {}, session="s")).success
-    [difference] = policy.differences()
-    assert (difference.now, difference.shadow) == ("allow", "deny")
-    await runner.run("run_tests", {}, session="s")
-    await runner.run("deploy", {}, session="s")
-    assert [one.count for one in policy.differences()] == [1]

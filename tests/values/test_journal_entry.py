@@ -135,19 +135,13 @@ def encoded(text: str) -> str:
 WAYS: list[Callable[[str], Any]] = [
     lambda secret: secret,
     lambda secret: {"key": [secret, {secret: 1}]},
-    lambda secret: json.dumps({"key": secret}),
     lambda secret: json.dumps({"key": secret}, ensure_ascii=False),
-    lambda secret: f"token={secret}".encode(),
     lambda secret: Text(f"token={secret}"),
     lambda secret: Media("file", f"token={secret}".encode(), "text/plain", name=f"{secret}.txt"),
     lambda secret: [Text("a"), Media("image", secret.encode(), "image/png", uri=f"file:///{secret}")],
     lambda secret: f"data:text/plain;base64,{encoded(f'x{secret}y')}",
-    lambda secret: {"image": encoded(f"xx{secret}")},
-    lambda secret: base64.encodebytes(f"{'x' * 50}{secret}".encode()).decode(),
     lambda secret: {"mail": json.dumps(base64.encodebytes(f"{'x' * 50}{secret}".encode()).decode())},
     lambda secret: secret.encode().hex(),
-    lambda secret: secret.encode().hex(" ").upper(),
-    lambda secret: secret.encode("utf-16"),
     lambda secret: Media("file", f"x{secret}".encode("utf-16-be"), "text/plain"),
     lambda secret: {"command": base64.b64encode(f"x{secret}".encode("utf-16-le")).decode()},
     lambda secret: base64.urlsafe_b64encode(f"??>{secret}".encode()).decode(),
@@ -169,7 +163,6 @@ def markdown(text: str) -> str:
 
 ESCAPES: list[Callable[[str], str]] = [json.dumps, go_json, repr, quote, quote_plus, html.escape]
 ESCAPES += [lambda text: json.dumps(text, ensure_ascii=False), lambda text: quote(text, safe="")]
-ESCAPES += [lambda text: quote_plus(text, safe="*").replace("~", "%7E")]  # a form of HTML
 any_secrets = st.text(st.sampled_from("ab7_.-~/\\\"'&<> +%;\n\t\x00\x85\xe9\u65e5\U0001f600"), min_size=4, max_size=9)
 
 
@@ -303,7 +296,6 @@ def test_secrets_inside_of_other_objects_are_found() -> None:
     ("secret", "shown"),
     [
         (UUID(int=2**100), UUID(int=2**100).hex),
-        ("file-secret-1\n", encoded("user:file-secret-1")),
         (b"kqzx12\n", "kqzx12"),
         ("Bearer header-secret-1", "header-secret-1"),
         ("postgres://app:pass%40word-1@db/shop", "pass@word-1"),
@@ -320,8 +312,6 @@ def test_common_text_is_no_secret() -> None:
     secret = f"user: me\n{text}\n{' ' * 12}"
     recorded, replayed, _ = run_twice(text, secrets={"file": secret, "indent": " " * 4, "blanks": b"\n" * 9})
     assert replayed.output == recorded.output == text
-    recorded, replayed, _ = run_twice("postgres is down", secrets={"db": "postgres://postgres:postgres@db/postgres"})
-    assert replayed.output == recorded.output
     recorded, replayed, _ = run_twice(ToolResult([10**400, 2**1024, 1e308]), secrets={"key": SECRET})
     assert replayed.output == recorded.output == [10**400, 2**1024, 1e308]
 
@@ -330,8 +320,6 @@ def test_common_text_is_no_secret() -> None:
     "given",
     [
         PurePath("/home", PLAIN_SECRET),
-        {PLAIN_SECRET},
-        bytearray(PLAIN_SECRET, "ascii"),
         [Login(PLAIN_SECRET, (Level.TOP,))],
         {"account": Account.model_validate({"password": "p", "more": PLAIN_SECRET})},
         {"error": ValueError(PLAIN_SECRET)},

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Runner, ToolCall, ToolContext, ToolError, deny, tool
+from ferrule import Runner, ToolCall, ToolContext, ToolError, tool
 from ferrule.middleware import budget, limit_output
 from ferrule.stores import Artifacts
-from ferrule.values.log import escape_text, make_logger
+from ferrule.values.log import make_logger
 
 FORGED = "all is well\nCRITICAL forged\r\x1b[2J\x0bCRITICAL\x85CRITICAL\u2028CRITICAL\u202e"
 FORMAT = "%(levelname)s %(tool_name)s %(tool_call_id)s %(session)s %(principal)s: %(message)s"
@@ -59,7 +59,6 @@ ERRORS = [
     ToolError(FORGED),
     ExceptionGroup(FORGED, [ValueError(FORGED), KeyError(FORGED)]),
     SyntaxError("bad", ("file", 1, 1, FORGED)),
-    UnicodeDecodeError("utf-8", b"\xff", 0, 1, FORGED),
 ]
 
 
@@ -111,22 +110,6 @@ async def test_no_log_of_what_breaks_meanwhile_shows_the_handled_exception() -> 
     assert "tool 'tidy' raised" in log and "budget: usage raised" in log
 
 
-def test_guards_and_observers_cannot_forge_a_log_line() -> None:
-    def breaks(call: Any, context: Any) -> Any:
-        raise RuntimeError(FORGED)
-
-    def observer(event: Any) -> None:
-        raise RuntimeError(FORGED)
-
-    act = raising(RuntimeError(FORGED))
-    for guards in [breaks], [lambda call, context: deny(FORGED)]:
-        with log_of("ferrule", FORMAT) as written:
-            runner = Runner([act], guards=guards, observers=[observer])
-            runner.run_sync(ToolCall(FORGED, "act", {}))
-            runner.run_sync(ToolCall(FORGED, FORGED, {}))
-        check(written.getvalue(), "ERROR ")
-
-
 async def test_each_record_names_the_call_that_runs() -> None:
     @tool(read_only=True)
     async def act() -> str:
@@ -153,9 +136,3 @@ def test_no_logged_text_begins_a_line(name: str, texts: list[str]) -> None:
         logger.info(texts[0].replace("%", ""))
         logger.info("%s", KeyError(texts[1]), exc_info=ValueError(texts[2]))
     check(written.getvalue(), ">")
-
-
-@given(st.text())
-def test_printable_text_is_logged_unchanged(text: str) -> None:
-    assert escape_text(text).isprintable()
-    assert escape_text(text) == text or not text.isprintable()

