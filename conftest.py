@@ -37,11 +37,11 @@ PROFILE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("everyday", PROFILE, max_examples=25, derandomize=True)
 settings.register_profile("all", PROFILE, max_examples=100, derandomize=True)
 settings.register_profile("explore", PROFILE, max_examples=400)
-CHOSEN = os.environ.get("FERRULE_TESTS") or "everyday"
-settings.load_profile(CHOSEN)
-if CHOSEN != "explore":
-    # Hypothesis also tries the constants of the project's modules, and of those only the ones that are imported by
-    # then: the examples of a test would depend on the tests that ran before it. Its settings have no switch for this.
+profile_name = os.environ.get("FERRULE_TESTS") or "everyday"
+settings.load_profile(profile_name)
+if profile_name != "explore":
+    # Hypothesis also tries constants of the modules imported so far, so the examples would depend on earlier tests. It
+    # has no setting for this.
     providers._get_local_constants = Constants
 
 # Each client of an SDK reads the certificates that its machine trusts, in 25 ms, and no test leaves this machine. This

@@ -55,7 +55,10 @@ def open_journal(work: asyncio.Runner, runner: Runner, path: str | None) -> Iter
             warn("the policy counts and remembers calls until this command ends; to keep them, add --journal FILE")
         yield runner
         return
-    with closing(Journal.open(_choose_place(runner, path))) as journal:
+    place = _choose_place(runner, path)
+    if place_journal(path) != path:
+        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+    with closing(Journal.open(place)) as journal:
         journaled = runner.replace(journal=journal)
         for result in work.run(journaled.recover()):
             history = shlex.join(["ferrule", "explain", path, result.call_id])
@@ -95,8 +98,6 @@ def _choose_place(runner: Runner, path: str) -> str:
     try:
         file = place_journal(path)
         place = private_place(file, list_roots([runner]), working_directory=None)
-        if file != path:
-            os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
     except ReachableError as error:
         hint = f", such as {str(_journals_folder())!r}" if file == path else ", or start the command in another folder"
         raise UsageError(f"--journal: {error}{hint}") from None

@@ -39,7 +39,7 @@ class HeldSlots:
     """The slots and keys held by one call, from `acquire` to `release`.
 
     Attributes:
-        slots: All that it releases: its holds on resource keys, its limiters, one slot of each, and its lease.
+        slots: All that `release` gives back: its holds on keys, one slot of each limiter, and its lease.
         key_holds: Its holds on resource keys alone.
         nested_limiters: For calls below this one: the limiter to use in place of each limiter held here.
         nested_locks: For calls below this one: the locks to use for the keys held here.
@@ -161,7 +161,7 @@ def find_resource_keys(state: CallState, arguments: Mapping[str, object]) -> lis
 
 
 def can_share_keys(tool: Tool, arguments: JsonObject) -> bool:
-    """Return whether a call may hold its keys together with others that only read."""
+    """Return whether a call may hold its keys together with other such calls."""
     return tool.trait("read_only", arguments) and tool.trait("parallel", arguments)
 
 

@@ -196,7 +196,7 @@ async def _read_verdict(plan: Plan, guard: Guard, verdict: object, state: CallSt
             verdict = to_decision(verdict)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a foreign mapping may raise anything
+        except BaseException as error:  # an answer of an unknown form, or a mapping that raises
             verdict = Raised(error)
     if isinstance(verdict, Raised):
         raised, verdict = verdict.error, decision_for_error(verdict.error, partial(redact, state))

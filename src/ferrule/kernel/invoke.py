@@ -122,7 +122,8 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
     if held is None or state.task is None:
         raise DefinitionError("a middleware inside called `next` after its result")
     held.active_runs += 1
-    run, has_run = plan.run, attempt.runs or attempt.inputs or attempt.result is not None  # even if it did nothing
+    run = plan.run
+    has_run = attempt.runs or attempt.inputs or attempt.result is not None  # even if it did nothing
     try:
         if values is None:
             if state.is_cancelled(None):  # a middleware swallowed the cancellation

@@ -108,7 +108,7 @@ async def _run_steps(plan: Plan, call: ToolCall, state: CallState, wanted: Input
             if isinstance(answer := await continue_suspended(plan, state, resumed), ToolResult):
                 return answer
         else:
-            values = validate(plan, call, state, plan.needs_judged_arguments)
+            values = validate(plan, call, state, judged=plan.needs_judged_arguments)
             if plan.needs_judged_arguments:
                 if plan.journaled and (earlier := await replay_earlier_run(plan, state)) is not None:
                     return earlier

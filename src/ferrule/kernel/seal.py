@@ -20,7 +20,7 @@ def finish_result(state: CallState, result: object) -> ToolResult:
     attempt, plan = state.attempt, state.plan
     finished: ToolResult = result if result is attempt.result and result is not None else copy_result(state, result)
     output, kind = finished.output, finished.output.__class__
-    is_small = (kind is int and output.bit_length() < 64) or kind in _SHORT_TYPES
+    is_small = output.bit_length() < 64 if kind is int else kind in _SHORT_TYPES
     is_short = len(output) <= plan.max_output if kind is str else is_small
     if not is_short or finished.error is not None or finished._content is not None or finished.status != "ok":
         finished = limit_size(state, finished)

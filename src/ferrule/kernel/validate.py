@@ -16,7 +16,7 @@ from ferrule.values.content import to_sentence
 from ferrule.values.json_text import format_arguments
 
 
-def validate(plan: Plan, call: ToolCall, state: CallState, judged: bool) -> Any:
+def validate(plan: Plan, call: ToolCall, state: CallState, *, judged: bool) -> Any:
     """Return the validated values. If `judged`, give the call its judged arguments, with the values beside them.
 
     Raises:
@@ -29,7 +29,7 @@ def validate(plan: Plan, call: ToolCall, state: CallState, judged: bool) -> Any:
             text = format_arguments(text)
         if plan.max_input is None or len(text) <= plan.max_input:
             values = plan.quick(text)
-    except Exception:  # `_repair` repairs the arguments, or says what is wrong
+    except Exception:  # `_repair` reports it
         pass
     if values is None:
         values, text = _repair(plan, call, state)
@@ -43,6 +43,11 @@ def validate(plan: Plan, call: ToolCall, state: CallState, judged: bool) -> Any:
 
 
 def _repair(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
+    """Return the values of the repaired arguments, and their text.
+
+    Raises:
+        Rejected: They do not fit.
+    """
     try:
         plan.check_input(call.raw)
         values, text, repairs = plan.parameters.validate_with_repairs(plan.name, call.raw)

@@ -190,7 +190,7 @@ class Range(Condition):
 class Within(Condition):
     """A path inside one of these folders or files. It follows links, and starts at the working directory.
 
-    An allow does not follow a link to a relative folder: it may come with a repository of somebody else.
+    An allow does not hold through a relative folder that is a link: a stranger's repository may contain that link.
     """
 
     roots: tuple[str, ...]
@@ -202,12 +202,12 @@ class Within(Condition):
         object.__setattr__(self, "_roots", Roots(*self.roots, of="within"))
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
-        return self._look_up(self._roots.contains_without_link, value, context)
+        return self._check_path(self._roots.contains_without_link, value, context)
 
     def has_match(self, value: Any, context: ToolContext) -> bool | None:
-        return self._look_up(self._roots.contains, value, context)
+        return self._check_path(self._roots.contains, value, context)
 
-    def _look_up(
+    def _check_path(
         self, contains: Callable[[str, str | None], bool | None], value: Any, context: ToolContext
     ) -> bool | None:
         if value is None:

@@ -36,7 +36,7 @@ class Hold:
     Attributes:
         keys: The keys.
         shared: Whether other shared holds may have the same keys at the same time.
-        outer: None; a `Limiter` may have an outer one.
+        outer: Always None; only a `Limiter` has one.
     """
 
     outer = None

@@ -38,7 +38,7 @@ class Recorder:
         await run(model, model.user("Delete my note a."), runner)
         recorder.assert_called(delete_note, path="a")
 
-    A tool was called unless `executed` is `False`, or if a cassette stood in its place. A call that was refused,
+    A tool was called if `executed` is not `False`, or if a cassette stood in its place. A call that was refused,
     suspended, invalid, or answered by another middleware, such as a cache, or from the journal, did not call it; a
     retried call called it once. Failures list these too, the nearest first.
 

@@ -178,7 +178,7 @@ def _is_binary(data: bytes) -> bool:
 
 @contextmanager
 def _explaining(executed: bool | None = False) -> Iterator[None]:
-    """Raise a `ToolError` with the text of an error: the log needs no traceback of a model's mistake.
+    """Raise a `ValueError` or `OSError` as a `ToolError`, which is logged without a traceback.
 
     Args:
         executed: False if the file is as it was, None if folders may have been made for it, True for a read.

@@ -34,7 +34,7 @@ _EMPTY: Mapping[str, Any] = FrozenDict()
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ContextFields:
-    """The context as plain fields; see `ToolContext`. A named tuple would be ten times slower to read."""
+    """The context as plain fields; see `ToolContext`."""
 
     session: str | None = None
     principal: str | None = None
@@ -44,6 +44,7 @@ class ContextFields:
     secrets: Mapping[str, Any] = field(default_factory=FrozenDict)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -275,7 +276,7 @@ class ToolContext(Generic[Deps]):
 
     @property
     def answered_by(self) -> str | None:
-        """The name of the person who answered about this call, from `allow(by=…)` or `resume(…, by=…)`."""
+        """The name of the person who answered the question about this call, from `allow(by=…)` or `resume(…, by=…)`."""
         return None if self.running_call is None else self.running_call.attempt.answered_by
 
     @property

@@ -148,7 +148,7 @@ def emit(
     """Emit an event to all observers. An observer that raises is logged; the others and the call go on.
 
     Args:
-        caller: The context of the call, with its session and principal.
+        caller: The fields of the call's context.
         run: The arrival time of the call, or the id of a resumed call.
     """
     event: Any = _new_event(Event)  # the constructor would make a call with observers 5 % slower
