@@ -192,3 +192,22 @@ async def test_a_foreseen_answer_lifts_no_deny_and_has_the_changed_arguments() -
     runner = Runner([make_write()[0]], guards=[one_more, ask_always, not_three], approve=Foresees(allow(by="ada")))
     assert (await runner.decide(ToolCall("1", "write", {"n": 3}))) == deny("three")
     assert (await runner.decide(ToolCall("1", "write", {"n": 1}))) == allow({"n": 2, "text": "t"}, by="ada")
+
+
+async def test_a_no_is_not_the_yes_of_a_later_attempt() -> None:
+    write, ran = make_write()
+
+    def large_is_asked(call: ToolCall, context: ToolContext) -> Decision | None:
+        return ask("so many?") if call.arguments["n"] > 1 else None
+
+    async def retry_smaller(call: ToolCall, context: ToolContext, following: Any) -> Any:
+        result = await following(call, context)
+        return result if result.status != "denied" else await following(call.replace(arguments={"n": 1}), context)
+
+    runner = Runner([write], guards=[large_is_asked], around=[retry_smaller], approve=lambda *asked: no_by_ann())
+    result = await runner.run("write", {"n": 9})
+    assert (result.status, result.answered_by, ran) == ("ok", None, [(1, "t")])
+
+
+def no_by_ann() -> Decision:
+    return Decision("deny", "no", by="ann")

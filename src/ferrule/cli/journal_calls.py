@@ -159,7 +159,8 @@ def find_author(decision: Any, before: Any) -> str | None:
 def format_approval(call: LoggedCall) -> str:
     """Return the person who answered, or the last rule; with the numbers of attempts and replays."""
     decisions = [decision.data for decision in call.decisions]
-    authors = map(find_author, decisions[::-1], [*decisions[-2::-1], None])
+    pairs = zip(decisions[::-1], [*decisions[-2::-1], None], strict=False)
+    authors = (find_author(one, before) for one, before in pairs if one.get("kind") == decisions[-1].get("kind"))
     person = call.result.get("answered_by") or next(filter(None, authors), None)
     rule = next((decision["rule"] for decision in reversed(decisions) if decision.get("rule")), None)
     if (rule or "").startswith("grant "):  # nobody asked the author of the grant this time

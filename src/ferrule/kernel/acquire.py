@@ -251,7 +251,7 @@ def _release_after_jobs(state: CallState, held: HeldSlots) -> None:
     A job may end in any thread. They are released in that thread, because the loop may be blocked or closed.
     """
     running, abandoned = set(held.abandoned_jobs), state.plan.runner.abandoned
-    left = list(held.slots)
+    left = list(reversed(held.slots))  # the keys first: a lease of somebody else may raise
 
     def on_job_end(job: Job) -> None:
         running.discard(job)

@@ -19,7 +19,9 @@ def begin_attempt(state: CallState) -> Attempt:
     attempt.runs, attempt.executed, attempt.abandoned = before.runs, before.executed, before.abandoned
     attempt.left_running, attempt.runner_rejection = before.left_running, before.runner_rejection
     attempt.in_next, attempt.cancels_left_over = before.in_next, before.cancels_left_over
-    attempt.asked, attempt.answered_by, attempt.inputs = before.asked, before.answered_by, before.inputs
+    attempt.asked, attempt.inputs = before.asked, before.inputs
+    if before.result is None or before.result.status != "denied":  # a no is about its own attempt
+        attempt.answered_by = before.answered_by
     attempt.ran_before = before.ran_before
     attempt.in_journal, attempt.record_notes = before.in_journal, before.record_notes
     state.attempt = attempt

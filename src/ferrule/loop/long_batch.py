@@ -147,11 +147,12 @@ class LongBatch:
         self._bar = _Bar(calls) if progress and sys.stderr.isatty() else None
         self._failure: Exception | None = None
         self._pulling: asyncio.Task[None] | None = None
-        self._begun = self._cancelled = False
+        self._begun = self._cancelled = self._stopped = False
 
     def cancel(self, *, now: bool = False) -> None:
         """Take no further call, and let running calls finish. With `now=True`, cancel them too. Call it in the loop."""
         self._cancelled = True
+        self._stopped = self._stopped or now
         for task in self._running if now else ():
             task.cancel()
         if self._pulling is not None:  # it waits for the source, or for room
@@ -224,8 +225,7 @@ class LongBatch:
         try:
             self._results.put_nowait(await self._run(call))
         except Exception as error:
-            task = asyncio.current_task()
-            if task is None or not task.cancelling():  # a mistake of the program: only a cancelled call raises others
+            if not self._stopped:  # a mistake of the program; a call that is stopped may raise anything
                 self._failure = error
                 self.cancel()
 
