@@ -222,7 +222,7 @@ class _Rendering:
 
     def _render_object(self, value: Any, kind: type, inside: tuple[int, ...]) -> Any:
         """Convert an object by the methods of its class; a model by Pydantic."""
-        if issubclass(kind, ReturnedAlone):
+        if isinstance(value, ReturnedAlone):
             self.problem = f"a {kind.__name__} within other data, or as a chunk; return it alone"
             raise TypeError(self.problem)
         if _is_read_once(kind):
