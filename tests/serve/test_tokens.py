@@ -218,6 +218,7 @@ async def test_a_call_waits_while_as_many_of_its_principal_run_as_may(file: Path
         held = [asyncio.ensure_future(call(url, "ann", "wait")) for _ in range(2)]
         for _ in held:
             await started.acquire()
+        await gate.inside.wait()
         assert await call(url, "bob") == "bob"
         assert gate.runs == 1
         gate.open.set()
