@@ -19,7 +19,6 @@ from typing_extensions import ParamSpec, TypeVar
 from ferrule.definition.forms import call_interop
 from ferrule.definition.function import from_function
 from ferrule.definition.handler import Handler
-from ferrule.definition.model_class import from_handler_class
 from ferrule.definition.options import (
     DEFAULTS,
     HANDLER_OPTIONS,
@@ -414,6 +413,8 @@ def _choose_builder(handler: object, options: ToolOptions) -> Callable[[Any, Too
     if not isinstance(handler, type):
         return from_function
     if issubclass(handler, BaseModel):
+        from ferrule.definition.model_class import from_handler_class  # for programs with handler classes
+
         return from_handler_class
     raise DefinitionError(
         f"the class {handler.__name__} is no ToolHandler; derive it from ferrule.ToolHandler, pass an instance that "

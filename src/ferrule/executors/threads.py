@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.definition.handler import Handler
 from ferrule.errors import NotStartedError
 from ferrule.executors import Executor, StartedCall
 from ferrule.scheduling.limiter import Limiter
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 MAX_THREADS = 64
 THREAD_SLOTS = Limiter(MAX_THREADS)
@@ -82,7 +84,7 @@ class ThreadJob:
             self.future.set_result(outcome)
 
 
-_Inbox: TypeAlias = "queue.SimpleQueue[ThreadJob]"
+_Inbox: TypeAlias = "SimpleQueue[ThreadJob]"
 _IDLE: list[_Inbox] = []
 """The inboxes of the threads that wait for a job."""
 
@@ -97,7 +99,9 @@ def start_job(function: Callable[[], object]) -> ThreadJob:
     try:
         inbox = _IDLE.pop()
     except IndexError:
-        inbox = queue.SimpleQueue()
+        from queue import SimpleQueue  # for programs with blocking handlers
+
+        inbox = SimpleQueue()
         try:
             threading.Thread(target=_run_jobs, args=(inbox,), name="ferrule-thread", daemon=True).start()
         except RuntimeError as error:  # no more threads, or the interpreter is ending

@@ -32,7 +32,7 @@ UNSET: Any = type("Unset", (), {"__repr__": lambda self: "<not given>"})()
 _EMPTY: Mapping[str, Any] = FrozenDict()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ContextFields:
     """The context as plain fields; see `ToolContext`."""
 
