@@ -51,13 +51,6 @@ def test_blank_text_stays_behind() -> None:
     assert [next(iter(block)) for block in bedrock.turn(response)[0]["content"]] == ["toolUse"]
 
 
-def test_tools_of_the_server_are_not_ours() -> None:
-    response = API.write("", [ADD], "done")
-    response["output"]["message"]["content"][0]["toolUse"]["type"] = "server_tool_use"
-    assert bedrock.calls(response) == [] and bedrock.stop(response) == "end"
-    assert bedrock.turn(response)[0]["content"] == response["output"]["message"]["content"]
-
-
 def test_without_a_status_the_text_says_that_it_is_an_error() -> None:
     given = [result(ToolCall("c1", "add"), {"sum": 3}), result(ToolCall("c2", "add"), error="no")]
     messages = bedrock.results(given, status=False)

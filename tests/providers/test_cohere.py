@@ -29,14 +29,6 @@ def test_arguments_that_are_null_are_none_and_go_back_as_an_object(form: str) ->
     assert cohere.turn(whole)[0]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
-@pytest.mark.parametrize("form", ["dict", "sdk"])
-def test_thinking_and_text_are_two_items(form: str) -> None:
-    response = API.write("So.", [], "done")
-    response["message"]["content"].insert(0, {"type": "thinking", "thinking": "Hm."})
-    assert API.feed(API.events(response, list), form).turn() == cohere.turn(API.in_form(response, form))
-    assert [item["type"] for item in cohere.turn(response)[0]["content"]] == ["thinking", "text"]
-
-
 def test_citations_go_back() -> None:
     response = API.write("So.", [], "done")
     citation = {"start": 0, "end": 2, "text": "So", "sources": []}
