@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from cast import Person, ask_always
+from cast import Person
 from ferrule import (
     Deferred,
     DefinitionError,
@@ -15,7 +14,6 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolResult,
-    allow,
     ask,
     deny,
     tool,
@@ -23,7 +21,6 @@ from ferrule import (
 from ferrule.errors import UnknownOutcomeError
 from ferrule.journal import MemoryJournal, memory
 from ferrule.testing import ManualClock
-from waits import until
 from watched import Watch
 
 WHO = {"session": "s1", "principal": "ann"}
@@ -145,32 +142,6 @@ async def test_a_look_is_judged_but_not_asked_about() -> None:
     assert (await runner.resume(record, True)).output == "done" and len(person.questions) == 1
 
 
-@with_and_without
-async def test_deferred_work_is_given_up_once_with_an_unknown_effect(journal: Any) -> None:
-    printer, seen, keeps = Printer(), Watch(), made(journal)
-    runner = runner_of(printer, keeps, observers=[seen])
-    record = (await runner.run(call(), **WHO)).record()
-    result = await runner.resume(record, deny("enough"))
-    assert (result.status, result.executed, seen.ends()) == ("cancelled", None, ["tool:error"])
-    other = await runner.resume(record, ToolResult("3 pages"))
-    assert other.status == ("invalid" if keeps is None else "cancelled")
-    if keeps is not None:
-        assert (await runner.run(call(), **WHO)).status == "cancelled" and printer.begun == [3]
-
-
-async def test_an_answer_of_the_wrong_kind_is_refused() -> None:
-    printer = Printer()
-    runner = runner_of(printer)
-    work = (await runner.run(call())).record()
-    for wrong in (ask("later"), None, "done"):
-        with pytest.raises(DefinitionError, match="deferred work is resumed with the ToolResult"):
-            await runner.resume(work, wrong)  # type: ignore[arg-type]
-    asks = runner_of(printer, guards=[ask_always], approve=Person(ask("later")))
-    with pytest.raises(DefinitionError, match="waits for a decision"):
-        await asks.resume((await asks.run(call())).record(), ToolResult("done"))
-    assert (await runner.resume(work, allow())).status == "failed"  # the handler returns None, but its type is str
-
-
 async def test_a_web_hook_resolves_work_by_its_ticket() -> None:
     printer, journal = Printer(), memory()
     await runner_of(printer, journal).run(call(), **WHO)
@@ -181,29 +152,6 @@ async def test_a_web_hook_resolves_work_by_its_ticket() -> None:
     assert (await other.run(call(), **WHO)).output == "3 pages" and printer.begun == [3]
     with pytest.raises(DefinitionError, match="journal"):
         await runner_of(printer).resolve("job-3", ToolResult("3 pages"))
-
-
-async def test_one_of_two_concurrent_looks_ends_the_call() -> None:
-    journal, both, looking = memory(), asyncio.Event(), []
-
-    @tool
-    async def print_pages(pages: int, context: ToolContext) -> str | Deferred:
-        """Print."""
-        if context.answer is None:
-            return Deferred("job")
-        looking.append(context.answer.state["ticket"])
-        await both.wait()
-        return "done"
-
-    runner = Runner([print_pages], journal=journal, resume_key=KEY)
-    record = (await runner.run(call(), **WHO)).record()
-    looks = [asyncio.create_task(runner.resume(record, True)) for _ in range(2)]
-    await until(lambda: len(looking) == 2)
-    [kept] = await journal.unfinished()
-    assert kept.state == "deferred"  # a crash now loses the looks alone
-    both.set()
-    assert sorted(result.status for result in await asyncio.gather(*looks)) == ["invalid", "ok"]
-    assert (await runner.run(call(), **WHO)).output == "done"
 
 
 async def test_recover_looks_at_due_work_and_settles_expired_work() -> None:

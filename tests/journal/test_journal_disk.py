@@ -124,18 +124,6 @@ def test_an_outcome_is_written_once_the_disk_has_room(tmp_path: Path) -> None:
     assert rows(tmp_path / "calls.db") == [("c1", "ended")]
 
 
-KILLED_WHILE_FULL = """
-    result = await run(call(1, fills=True))
-    say(result.text if sys.argv[2] == "fills" else (result.status, result.executed, paid))
-    os._exit(0)
-"""
-
-
-def test_an_outcome_that_was_never_written_is_unknown_afterwards(tmp_path: Path) -> None:
-    assert run_program(tmp_path / "calls.db", KILLED_WHILE_FULL, "fills") == ["paid 1"]
-    assert run_program(tmp_path / "calls.db", KILLED_WHILE_FULL, "again") == ["('unknown', None, [])"]
-
-
 FAILING = """
     for n in range(20):
         before = len(paid)

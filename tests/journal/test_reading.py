@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
@@ -65,24 +64,6 @@ def test_reading_a_closed_journal_makes_no_file(path: Path) -> None:
     assert found(path) == OF_EACH and listed(path.parent) == ["calls.db"]
 
 
-def test_calls_written_while_an_idle_file_is_read_are_not_missed(path: Path) -> None:
-    journaled(path, one_of_each)
-    journals: list[Journal] = []
-
-    async def write(journal: Journal) -> None:
-        await desk(journal).run(call("c5", "look"), ADA)
-        await journal.flush()
-
-    def query(look: Any) -> list[str]:
-        if not journals:  # the first time, when nobody had it open
-            journals.append(Journal.open(path))
-            asyncio.run(write(journals[0]))
-        return [one.group.key.call_id for one in look.newest(Filter(), None)]
-
-    assert Reader(path).look(query) == ["c1", "c2", "c3", "c4", "c5"]
-    journals[0].close()
-
-
 SLOW = """
 asyncio.run(kept(path, lambda runner: runner.run(call("r1", sys.argv[2], order="slow"), ADA)))
 """
@@ -101,38 +82,6 @@ def test_a_call_is_running_until_its_process_is_killed(path: Path, name: str) ->
     assert found(path) == found(path, status={"unknown"}) == found(path, status={"unfinished"}) == [("r1", "cut_off")]
     assert [(one.call_id, one.status) for one in following.news()] == [("r1", "cut_off")]
     assert following.news() == []
-
-
-AGAIN = """
-from ferrule import tool
-
-@tool(idempotent=True)
-async def put(order: str) -> str:
-    \"\"\"Put an order away.\"\"\"
-    print("slow", flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(kept(path, lambda runner: runner.replace(tools=[put]).run(call("p1", "put"), ADA)))
-"""
-
-
-def test_a_cut_off_call_that_ran_again_is_one_call(path: Path) -> None:
-    @tool(idempotent=True)
-    async def put(order: str) -> str:
-        """Put an order away."""
-        return "put away"
-
-    for _ in range(2):
-        with program(DESK + AGAIN, path) as other:
-            assert other.read_line() == "slow"
-            other.kill()
-        assert found(path) == [("p1", "cut_off")]
-    assert journaled(path, lambda runner: runner.run(call("p1", "put"), ADA), tools=[put]).success
-    assert found(path) == [("p1", "ok")] and found(path, status=UNFINISHED) == []
-    one = the_call(path, "p1")
-    assert [event.kind for event in one.events].count("tool:started") == 3 and one.intent is not None
-    assert journaled(path, lambda runner: runner.run(call("p1", "put"), ADA), tools=[put]).metadata["replayed"]
-    assert found(path) == [("p1", "ok"), ("p1", "ok")]
 
 
 def test_a_call_resumed_in_another_process_is_one_call(path: Path) -> None:
@@ -239,11 +188,8 @@ def test_a_call_killed_while_a_person_was_asked_was_not_started(path: Path) -> N
     [
         {"status": "failed"},
         {"status": {"broken"}},
-        {"status": 5},
         {"principal": ["ada"]},
-        {"tool": {"refund"}},
         {"since": "2h"},
-        {"until": "2026-11-30"},
     ],
 )
 def test_a_filter_refuses_a_condition_that_fits_nothing(wanted: dict[str, Any]) -> None:
