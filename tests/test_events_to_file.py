@@ -107,18 +107,6 @@ async def test_each_call_has_one_line(tmp_path: Path) -> None:
     assert "paid" not in file.read_text() and "euros" not in file.read_text()
 
 
-async def test_an_inner_call_names_its_parent(tmp_path: Path) -> None:
-    @tool
-    async def outer(context: ToolContext) -> None:
-        """Pay twice."""
-        await context.run("pay", {"euros": 1})
-
-    with events.to_file(tmp_path / "calls") as log:
-        await Runner([outer, pay], observers=[log]).run(ToolCall("1", "outer", {}))
-    inner, made_it = lines(tmp_path / "calls")
-    assert (inner["tool_name"], inner["parent"], made_it["parent"]) == ("pay", "1", None)
-
-
 async def test_arguments_and_results_are_logged_on_request(tmp_path: Path) -> None:
     log = events.to_file(tmp_path / "calls", include=["input", "output"])
     await Runner([pay.bind(to="eve's account")], observers=[log]).run("pay", {"euros": 5})

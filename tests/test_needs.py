@@ -13,10 +13,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "scripts" / "needs.py"
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the programs are scripts of a shell of Unix")
-APT = """case "$*" in
-  *update*) ;;
-  *) for name in chromium chromedriver; do printf '#!/bin/sh\\n' > "{folder}/$name"; chmod +x "{folder}/$name"; done;;
-esac"""
 BROWSER_TEST = "tests/examples/test_support_desk.py::test_a_person_answers_in_a_real_browser"
 
 
@@ -42,14 +38,6 @@ def write(folder: Path, name: str, script: str) -> None:
 
 def ended(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-
-def test_a_missing_need_is_installed(programs: Path) -> None:
-    write(programs, "chromium", "")  # without its driver, which is half of what is needed
-    write(programs, "apt-get", APT.format(folder=programs))
-    done = ended(str(SCRIPT), "browser")
-    assert done.returncode == 0 and "Installing browser" in done.stderr
-    assert done.stderr.endswith(f"browser: {programs / 'chromium'}, {programs / 'chromedriver'}\n")
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,3 @@ def test_an_endless_program_is_killed(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert preloaded.run(marks, timeout=BOUND).returncode == 0
-
-
-def test_merged_outputs_keep_their_order(folder: Path) -> None:
-    (folder / "both.py").write_text("import os\nfor place in (1, 2, 1):\n    os.write(place, b'%d\\n' % place)")
-    done = preloaded.run([sys.executable, os.fspath(folder / "both.py")], timeout=BOUND, merged=True)
-    assert (done.stdout, done.stderr) == ("1\n2\n1\n", "")

@@ -104,7 +104,3 @@ def package(folder: Path, **files: str) -> Path:
 )
 def test_a_private_name_of_the_kernel_is_found(tmp_path: Path, line: str, found: list[str]) -> None:
     assert [use.split()[-1] for use in private_uses(package(tmp_path, guards=line))] == found
-
-
-def test_the_kernel_may_use_its_own_private_names(tmp_path: Path) -> None:
-    assert private_uses(package(tmp_path, scheduling="x = tool._handling")) == []
