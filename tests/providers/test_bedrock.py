@@ -85,13 +85,6 @@ def test_no_two_documents_of_a_history_have_one_name(name: str | None) -> None:
     assert all(re.fullmatch(r"(?!.*\s\s)[a-zA-Z0-9\s()\[\]-]{1,200}", name) for name in names)
 
 
-def test_a_thought_that_botocore_does_not_know_stays_behind() -> None:
-    stream = bedrock.Stream()
-    for delta in ({"reasoningContent": {"SDK_UNKNOWN_MEMBER": {"name": "new"}}}, {"text": "Hello."}):
-        stream.feed({"contentBlockDelta": {"contentBlockIndex": 0, "delta": delta}})
-    assert stream.turn() == [{"role": "assistant", "content": [{"text": "Hello."}]}]
-
-
 def turns_of(response: Any) -> list[Any]:
     """The turn, as it is read at once and from a stream."""
     return [bedrock.turn(response), API.feed(API.events(response)).turn()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from apis import ADD, ALL
 
@@ -36,17 +34,3 @@ def test_citations_go_back() -> None:
     events.insert(-1, {"type": "citation-start", "index": 0, "delta": {"message": {"citations": citation}}})
     for form in ("dict", "sdk"):
         assert API.feed(events, form).turn()[0]["citations"] == [citation]
-
-
-def test_a_start_under_a_used_index_is_a_new_call() -> None:
-    def event(kind: str, index: int, **call: Any) -> dict[str, Any]:
-        return {"type": f"tool-call-{kind}", "index": index, "delta": {"message": {"tool_calls": call}}}
-
-    def more(index: int, text: str) -> dict[str, Any]:
-        return event("delta", index, function={"arguments": text})
-
-    begun = [event("start", index, id=id, function={"name": "f"}) for index, id in ((0, "a"), (1, "b"))]
-    stream = API.feed(
-        [*begun, more(1, '{"x"'), more(0, "{}"), more(1, ": 1}"), event("start", 0, id="c"), more(0, "{")]
-    )
-    assert [(call.id, call.raw) for call in stream.calls()] == [("a", "{}"), ("b", '{"x": 1}'), ("c", "{")]

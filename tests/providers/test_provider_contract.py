@@ -192,7 +192,8 @@ def test_a_refusal_has_the_reason_that_the_api_gave(name: str, events: list[Resp
 
 
 @pytest.mark.parametrize(
-    ("name", "index"), [("anthropic", "index"), ("interactions", "index"), ("bedrock", "contentBlockIndex")]
+    ("name", "index"),
+    [("anthropic", "index"), ("interactions", "index"), ("bedrock", "contentBlockIndex"), ("cohere", "index")],
 )
 def test_a_new_id_under_a_used_index_is_a_new_call(name: str, index: str) -> None:
     response = ALL[name].write("", [ADD, GREET], "calls")

@@ -57,7 +57,6 @@ READABLE = {
 # Each is one only because `weigh` was offered, and is read at the end of a text.
 FENCED = {
     "fence": f"```json\n{JSON}\n```",
-    "list": f"```json\n[{JSON}]\n```",
     "bare": JSON,
     "parameters": '{"type": "function", "name": "weigh", "parameters": {"item": "a"}}',
     "tool and args": '{"tool": "weigh", "args": {"item": "a"}}',
@@ -65,7 +64,6 @@ FENCED = {
     "tool_use block": '{"type": "tool_use", "id": "toolu_1", "name": "weigh", "input": {"item": "a"}}',
     "tool_calls": f'{{"tool_calls": [{JSON}]}}',
     "functionCall": '{"functionCall": {"name": "weigh", "args": {"item": "a"}}}',
-    "ended": f"{JSON};<|eom_id|>",
     "converse": '{"toolUse": {"toolUseId": "t", "name": "weigh", "input": {"item": "a"}}}',
     "action": '{"action": "weigh", "action_input": {"item": "a"}}',
 }
