@@ -106,12 +106,6 @@ async def test_found_tools_are_offered_from_the_next_turn() -> None:
     assert came.offered == (*first, "gamma", "alpha", "beta")
 
 
-async def test_calling_an_unoffered_tool_hints_at_the_search() -> None:
-    came, model = await go([[("beta", {})], "Done."], catalogue([]), selector=Chosen("alpha"))
-    assert statuses(came) == [("beta", "not_found")]
-    assert "search_tools" in model.requests[1].messages[-1]["content"]
-
-
 async def test_only_a_real_search_tool_can_find_tools() -> None:
     ran: list[str] = []
     entry = {"name": "gamma", "description": "", "input_schema": {"type": "object"}}

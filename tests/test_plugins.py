@@ -204,3 +204,16 @@ def test_the_command_lists_plug_ins_and_their_faults(
     monkeypatch.setattr("ferrule.security.import_path.IMPORT_PATH", ())
     code, text = listed(capsys)
     assert code == 0 and "There are no plug-ins" in text
+
+
+def test_unreadable_metadata_stops_no_other_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with packages(tmp_path, monkeypatch, crm=CRM):
+        for name, points in (("bad", b"no section"), ("worse", b"\xff\xfe[")):
+            info = tmp_path / f"{name}-1.0.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+            (info / "entry_points.txt").write_bytes(points)
+        assert len(plugins.guards("hours")) == 1 and "open" in sources.plugins("shop")
+        assert "cannot be read" in caplog.text

@@ -96,10 +96,8 @@ def package(folder: Path, **files: str) -> Path:
         ("x = getattr(tool, '_handling')", ["_handling"]),
         ("tool.copy(_handling=1)", ["_handling"]),
         ("from ferrule.definition.tool import _alone", ["_alone"]),
-        ("from ferrule.definition.tool import _mine\ndef _mine(): ...", ["_mine"]),
         ("from ferrule.guards.other import _shared", []),
         ("class Mine:\n def __init__(self): self._with = 1\n def same(self, other): return other._with", []),
-        ("x = os._exit, tool.__dict__, tool.handler", []),
     ],
 )
 def test_a_private_name_of_the_kernel_is_found(tmp_path: Path, line: str, found: list[str]) -> None:

@@ -207,6 +207,35 @@ async def test_check_call_gives_the_whole_result_of_the_work(comes_to: str) -> N
         assert found.metadata == {**whole.metadata, "ticket": ticket}
 
 
+async def test_the_oldest_ended_work_is_forgotten_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ferrule.kernel.background._MAX_JOBS", 3)
+    mill = Mill()
+    runner = runner_of(mill)
+    running = ticket_of(await runner.run(call(9, "c9"), **WHO))
+    await mill.began.wait()
+    going, mill.go_on = mill.go_on, asyncio.Event()
+    mill.go_on.set()
+    tickets = []
+    for number in range(3):
+        tickets.append(ticket_of(await runner.run(call(number, f"c{number}"), **WHO)))
+        await checked(runner, tickets[-1], wait_seconds=60)
+    assert [work.ticket for work in runner.jobs] == [running, *tickets[1:]]
+    assert "There is no call" in str((await checked(runner, tickets[0])).error)
+    going.set()
+
+
+async def test_a_repeated_background_call_gets_the_same_ticket() -> None:
+    mill, journal = Mill(), memory()
+    runner = runner_of(mill, journal=journal)
+    ticket = ticket_of(await runner.run(call(), **WHO))
+    await mill.began.wait()
+    again = await runner.run(call(), **WHO)
+    assert again.metadata == {"ticket": ticket, "replayed": True}
+    mill.go_on.set()
+    assert (await checked(runner, ticket, wait_seconds=60)).output == "3 kg of flour"
+    assert (await runner.run(call(), **WHO)).metadata["ticket"] == ticket and mill.ran == [3]
+
+
 # -- with a journal ----------------------------------------------------------------------------------------------------
 
 

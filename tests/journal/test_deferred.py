@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ferrule import (
 from ferrule.errors import UnknownOutcomeError
 from ferrule.journal import MemoryJournal, memory
 from ferrule.testing import ManualClock
+from waits import until
 from watched import Watch
 
 WHO = {"session": "s1", "principal": "ann"}
@@ -152,6 +154,29 @@ async def test_a_web_hook_resolves_work_by_its_ticket() -> None:
     assert (await other.run(call(), **WHO)).output == "3 pages" and printer.begun == [3]
     with pytest.raises(DefinitionError, match="journal"):
         await runner_of(printer).resolve("job-3", ToolResult("3 pages"))
+
+
+async def test_one_of_two_concurrent_looks_ends_the_call() -> None:
+    journal, both, looking = memory(), asyncio.Event(), []
+
+    @tool
+    async def print_pages(pages: int, context: ToolContext) -> str | Deferred:
+        """Print."""
+        if context.answer is None:
+            return Deferred("job")
+        looking.append(context.answer.state["ticket"])
+        await both.wait()
+        return "done"
+
+    runner = Runner([print_pages], journal=journal, resume_key=KEY)
+    record = (await runner.run(call(), **WHO)).record()
+    looks = [asyncio.create_task(runner.resume(record, True)) for _ in range(2)]
+    await until(lambda: len(looking) == 2)
+    [kept] = await journal.unfinished()
+    assert kept.state == "deferred"  # a crash now loses the looks alone
+    both.set()
+    assert sorted(result.status for result in await asyncio.gather(*looks)) == ["invalid", "ok"]
+    assert (await runner.run(call(), **WHO)).output == "done"
 
 
 async def test_recover_looks_at_due_work_and_settles_expired_work() -> None:

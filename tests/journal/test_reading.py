@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -62,6 +63,24 @@ async def test_reading_an_open_journal_changes_no_file(path: Path) -> None:
 def test_reading_a_closed_journal_makes_no_file(path: Path) -> None:
     journaled(path, one_of_each)
     assert found(path) == OF_EACH and listed(path.parent) == ["calls.db"]
+
+
+def test_calls_written_while_an_idle_file_is_read_are_not_missed(path: Path) -> None:
+    journaled(path, one_of_each)
+    journals: list[Journal] = []
+
+    async def write(journal: Journal) -> None:
+        await desk(journal).run(call("c5", "look"), ADA)
+        await journal.flush()
+
+    def query(look: Any) -> list[str]:
+        if not journals:  # the first time, when nobody had it open
+            journals.append(Journal.open(path))
+            asyncio.run(write(journals[0]))
+        return [one.group.key.call_id for one in look.newest(Filter(), None)]
+
+    assert Reader(path).look(query) == ["c1", "c2", "c3", "c4", "c5"]
+    journals[0].close()
 
 
 SLOW = """

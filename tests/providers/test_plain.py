@@ -153,6 +153,17 @@ def test_an_older_draft_goes_as_draft_2020_12() -> None:
     assert found["properties"]["a"] == {"type": "number", "exclusiveMinimum": 1, "maximum": 5}
 
 
+@ALL
+def test_dependencies_of_draft_7_go_as_draft_2020_12(module: Any) -> None:
+    needs = {"a": ["b"], "b": {"required": ["c"]}}
+    odd = {"type": "object", "dependencies": needs}
+    w = send(module, make_tool({**object_of(w=odd), "$schema": DRAFT_7}))[1]["properties"]["w"]
+    assert "dependencies" not in w and "dependentRequired" in json.dumps(w)
+    assert module in (gemini, ollama) or (w["dependentRequired"], w["dependentSchemas"]) == (
+        {"a": ["b"]}, {"b": {"required": ["c"]}}
+    )  # fmt: skip
+
+
 # Keywords
 
 
@@ -185,6 +196,17 @@ def test_gemini_gets_its_keywords_and_the_rest_in_words() -> None:
 def test_references_are_written_out_and_a_circle_ends_in_words(module: Any) -> None:
     node = send(module, plant)[1]["properties"]["node"]
     assert node["properties"]["children"]["items"] == {"type": "object", "description": "Node again, as above"}
+
+
+@pytest.mark.parametrize("module", WRITE_OUT)
+def test_definitions_that_double_each_other_end_in_words(module: Any) -> None:
+    defs: Schema = {"D40": {"type": "string"}}
+    for n in range(40):
+        defs[f"D{n}"] = object_of(a={"$ref": f"#/$defs/D{n + 1}"}, b={"$ref": f"#/$defs/D{n + 1}"})
+    subject = make_tool({**object_of(a={"$ref": "#/$defs/D0"}), "$defs": defs})
+    written = json.dumps(module.tools(Toolset([subject])))
+    assert "again, as above" in written and len(written) < 500_000
+    assert len(send(openai_chat, subject)[1]["$defs"]) == 41
 
 
 # Names

@@ -135,14 +135,6 @@ def test_an_option_is_in_the_request_as_the_page_says(row: Row) -> None:
     assert quoted(said) and missing(value_of(code, module_of(row.page)), said) == []
 
 
-def test_a_name_that_does_not_fit_is_sent_as_the_page_on_models_says() -> None:
-    said = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    for module in MODULES.values():
-        written = json.dumps(module.tools(Toolset([tool(plain_price, name="stock.weigh")])))
-        [name] = re.findall(r'"(stock_weigh_\w+)"', written)
-        assert f'`@tool(name="stock.weigh")` is `{name}`, for every API' in said
-
-
 NAMED = [code for text in PAGES.values() for code in re.findall(r"`(models\.\w+\([^`\n]*)`", text)]
 
 

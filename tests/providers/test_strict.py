@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from ferrule import Field, Runner, Tool, ToolCall, Toolset, build_tool, tool
 from ferrule.errors import DefinitionError
-from ferrule.providers import anthropic, openai_chat
+from ferrule.providers import anthropic, cohere, openai_chat
 from ferrule.providers._schemas import find_broken_rule, written
 from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules
 from ferrule.values.frozen import FrozenDict, thaw
@@ -178,6 +178,16 @@ def test_a_union_at_the_top_is_refused_unless_it_only_narrows(rules: Rules) -> N
     assert "anyOf" in strict_schema(of({"type": "string"}, anyOf=either[:1]), rules)["description"]
     with pytest.raises(DefinitionError, match="top of a schema"):
         strict_schema(of({"type": "string"}, anyOf=[{"type": "object", "properties": {}}]), rules)
+
+
+def many(count: int, schema: Schema, required: bool = True) -> Toolset:
+    return Toolset([of(schema, name=f"t{n}", required=["x"] if required else []) for n in range(count)])
+
+
+def test_cohere_counts_the_fields_of_all_tools() -> None:
+    assert cohere.tools(many(200, {"type": "string"}), strict=True)
+    with pytest.raises(DefinitionError, match=r"Cohere takes at most 200 fields .* these are 201: 't0' 1"):
+        cohere.tools(many(201, {"type": "string"}), strict=True)
 
 
 # Limits

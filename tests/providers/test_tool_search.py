@@ -241,6 +241,15 @@ async def test_a_removed_tool_is_defined_for_its_references_and_not_called() -> 
     ANTHROPIC_TOOLS.validate_python(api.requests[3]["tools"])
 
 
+async def test_anthropic_defers_only_tools_that_messages_refer_to() -> None:
+    model = Anthropic("m", client=Api([]).client, stream=False)
+    referring = anthropic.results([await run_call(ToolCall("t1", "search_tools", {"query": "price"}))])
+    some = Toolset([weigh, price])
+    assert names(model.request(referring, some, {}, [WIRE])) == [("weigh", False), (WIRE, True)]
+    assert names(model.request(model.user("Hi."), some, {}, [WIRE])) == [("weigh", False), (WIRE, False)]
+    assert names(model.request(referring, Toolset([price]), {}, [WIRE])) == [(WIRE, False)]
+
+
 FOUND_BY_OPENAI = [
     response(search_item()),
     ALL["openai_responses"].write("", [("call_2", WIRE, {"item": "anvil"})], "calls"),
