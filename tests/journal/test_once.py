@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -13,8 +14,9 @@ from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, ask,
 from ferrule.errors import JournalError, UnknownOutcomeError
 from ferrule.executors import Executor, StartedCall
 from ferrule.journal import MemoryJournal, memory
+from ferrule.testing import ManualClock
 from ferrule.values.journal_entry import outcome_from_result
-from waits import BOUND
+from waits import BOUND, until
 
 WHO = {"session": "s1", "principal": "ann"}
 
@@ -183,9 +185,14 @@ async def test_reconcile_is_asked_about_an_unknown_outcome(answer: Any, is_late:
         go_on.wait(BOUND)
         return "paid late"
 
-    runner = Runner([pay], journal=memory(), timeout=0.01 if is_late else None, waits=Waits(grace=0.01))
+    clock = ManualClock()
+    runner = Runner([pay], journal=memory(), timeout=5 if is_late else None, waits=Waits(grace=1), clock=clock)
     try:
-        results = [await runner.run(call(), **WHO) for _ in range(2)]
+        first_run = asyncio.ensure_future(runner.run(call(), **WHO))
+        await until(lambda: bool(paid))
+        while not first_run.done():
+            await clock.advance(5)
+        results = [await first_run, await runner.run(call(), **WHO)]
     finally:
         go_on.set()
     first, again = [(result.status, result.executed) for result in results]
