@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Journal, Media, Runner, Text, ToolContext, ToolError, ToolResult, tool
+from ferrule import Journal, Media, Runner, Text, ToolContext, ToolError, tool
 from ferrule.errors import DefinitionError
 from ferrule.middleware import limit_output, redact
 from ferrule.stores import Artifacts, Memory, Postgres, ReachableError, StoreError
@@ -314,19 +314,6 @@ async def test_a_result_that_cannot_be_kept_is_cut_all_the_same(tmp_path: Path) 
     for artifacts in (Artifacts(tmp_path / "file"), Artifacts(size=100)):
         result = await desk(ROWS, artifacts).run("give", {}, ADA)
         assert result.success and len(result.text) <= 1_000 and "artifact" not in result.metadata
-
-
-async def test_a_forwarded_result_has_one_artifact() -> None:
-    @tool(read_only=True)
-    async def forward(context: ToolContext) -> ToolResult:
-        """Forward another result."""
-        return await context.run("give")
-
-    artifacts = Artifacts()
-    tools = [give(ROWS), forward, read_artifact(artifacts)]
-    result = await Runner(tools, around=[limit_output(1_000, artifacts=artifacts)]).run("forward", {}, ADA)
-    assert result.text.count("the whole result is artifact") == 1
-    assert artifacts.get(result.metadata["artifact"]["id"], ADA) is not None
 
 
 async def test_a_search_stops_within_its_time_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

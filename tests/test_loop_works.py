@@ -86,40 +86,29 @@ async def test_a_checked_job_is_not_reported_again() -> None:
 
 @pytest.mark.parametrize("api", ["openai_chat", "mistral"])
 async def test_jobs_are_reported_only_where_a_user_message_may_stand(api: str) -> None:
-    class Model:
-        """Pauses first; its API is named."""
+    class Model(models.Scripted):
+        """Its first turn pauses, when the job has ended."""
 
-        def __init__(self) -> None:
-            self.api = api
-            self.scripted = models.Scripted([[("wait_for_bread", {})], "done"])
-            self.paused = False
-            self.asked: list[Any] = []
-
-        async def __call__(self, messages: Any, toolset: Any) -> Reply:
-            self.asked.append(messages[-1]["role"])
-            if not self.paused:
-                self.paused = True
-                await self.began.wait(60)
-                return Reply("", [], [{"role": "assistant", "content": "…"}], "pause")
-            return await self.scripted(messages, toolset)
-
-        def results(self, results: Any) -> Any:
-            return self.scripted.results(results)
-
-        def user(self, text: str) -> Any:
-            return self.scripted.user(text)
-
-        began: Any
+        async def __call__(self, messages: Any, toolset: Any, /, **given: Any) -> Reply:
+            reply = await super().__call__(messages, toolset, **given)
+            if reply.stop == "pause":
+                go_on.set()
+                await runner.jobs[0].wait(60)
+            return reply
 
     bake, go_on = oven()
     runner = Runner([bake, wait_for_bread])
     await runner.run("bake", {"loaves": 2}, **CALLER)
-    model = Model()
-    [model.began] = runner.jobs
-    asyncio.get_running_loop().call_soon(go_on.set)
+    paused = Reply("", [], [{"role": "assistant", "content": "…"}], "pause")
+    model = Model([paused, [("wait_for_bread", {})], "done"])
+    model.api = api
     result = await run(model, [{"role": "user", "content": "Bake."}], runner, **CALLER)
     # Behind the turn that paused nothing is told; behind results it is, where the API takes that.
-    assert model.asked == ["user", "assistant", "tool" if api == "mistral" else "user"]
+    assert [request.messages[-1]["role"] for request in model.requests] == [
+        "user",
+        "assistant",
+        "tool" if api == "mistral" else "user",
+    ]
     assert len(reported(result)) == (0 if api == "mistral" else 1)
     assert [work.told for work in runner.jobs] == [api != "mistral"]
 

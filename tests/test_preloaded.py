@@ -44,12 +44,10 @@ print("told", file=sys.stderr)
 MARKS = "import json, os\nprint(hasattr(json, 'mark'), 'MARK' in os.environ)\njson.mark = 1"
 ENDS = {
     "by itself": "",
-    "with a word": "sys.exit('no')",
     "with an exception": "def f():\n    1 / 0\ntry:\n    f()\nexcept ArithmeticError as e:\n    raise KeyError from e",
     "by an interrupt": "signal.raise_signal(signal.SIGINT)",
     "killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "by os._exit": "print('lost')\nos._exit(4)",
-    "with a thread": "threading.Timer(0.01, print, ['later']).start()",
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is `subprocess.run`")]
@@ -81,20 +79,3 @@ def test_programs_do_not_see_each_other(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("MARK", "of the tests")
     assert preloaded.run(command, env={**new, "MARK": "1"}, timeout=BOUND).stdout == "False True\n"
     assert preloaded.run(command, env=new, timeout=BOUND).stdout == "False False\n"
-
-
-def test_an_endless_program_is_killed(folder: Path, tmp_path: Path) -> None:
-    (folder / "endless.py").write_text("import os, signal\nprint(os.getpid(), file=open('pid', 'w'))\nsignal.pause()")
-    marks = [sys.executable, os.fspath(folder / "marks.py")]
-    assert preloaded.run(marks, timeout=BOUND).returncode == 0  # or the time goes for the import of Ferrule
-    with pytest.raises(subprocess.TimeoutExpired):
-        preloaded.run([sys.executable, os.fspath(folder / "endless.py")], cwd=tmp_path, timeout=10)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
-    assert preloaded.run(marks, timeout=BOUND).returncode == 0
-
-
-def test_merged_outputs_keep_their_order(folder: Path) -> None:
-    (folder / "both.py").write_text("import os\nfor place in (1, 2, 1):\n    os.write(place, b'%d\\n' % place)")
-    done = preloaded.run([sys.executable, os.fspath(folder / "both.py")], timeout=BOUND, merged=True)
-    assert (done.stdout, done.stderr) == ("1\n2\n1\n", "")

@@ -227,15 +227,12 @@ def test_every_module_of_the_root_is_a_room_a_leaf_or_a_program() -> None:
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("values/call", "from ferrule.guards import within"),
+        ("values/call", "def f():\n    from ferrule.guards import within"),
         ("guards/within", "from ferrule import middleware"),
-        ("tools/files", "from ferrule.loop import run"),
-        ("definition/tool", "def f():\n    from ferrule import adapters"),
     ],
 )
 def test_an_outward_import_is_reported(tmp_path: Path, module: str, text: str) -> None:
-    others = "runner loop values/call guards/__init__ guards/within middleware/__init__ adapters/__init__"
-    source = package(tmp_path, {**dict.fromkeys(others.split(), ""), module: text})
+    source = package(tmp_path, {**dict.fromkeys(["guards/within", "middleware"], ""), module: text})
     assert len(against_the_rings(graph_of(source))) == 1
 
 
@@ -244,8 +241,6 @@ def test_an_outward_import_is_reported(tmp_path: Path, module: str, text: str) -
     [
         ("errors", "from ferrule.values import call"),
         ("kernel/state", "from ferrule.executors.process import pool"),
-        ("executors/process/pool", "from ferrule.kernel import state"),
-        ("kernel/state", "from ferrule import plugins"),
         ("plugins", "from ferrule.values import call"),
     ],
 )
@@ -257,8 +252,6 @@ def test_an_import_against_the_order_of_the_rooms_is_reported(tmp_path: Path, mo
     ("module", "text"),
     [
         ("kernel/state", "from ferrule.executors import threads\nfrom ferrule import types"),
-        ("kernel/plan", "def f():\n    from ferrule.executors.process import pool"),
-        ("executors/process/pool", "from ferrule.executors import threads"),
         ("guards/within", "from ferrule import plugins"),
     ],
 )

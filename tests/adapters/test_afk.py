@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Decision, DefinitionError, Runner, ToolCall, ToolContext, allow, tool
+from ferrule import Decision, DefinitionError, Runner, ToolCall, ToolContext, tool
 from ferrule.adapters import afk
 
 
@@ -94,11 +94,6 @@ def test_any_other_action_denies(made: Any) -> None:
     assert (result.status, result.executed, asked) == ("denied", False, [])
 
 
-@pytest.mark.parametrize("answer", [None, "allow", SimpleNamespace(), Decision("allow")])
-def test_any_other_answer_denies(answer: Any) -> None:
-    assert run(lambda event: answer).status == "denied"
-
-
 def test_an_engine_that_raises_denies_without_showing_the_error() -> None:
     def breaks(event: Any) -> Any:
         raise ValueError("the database is at 10.0.0.7")
@@ -115,16 +110,6 @@ def test_an_engine_may_be_async() -> None:
     assert run(role, arguments={"to": "ada", "euros": 9}).error == "Denied: too much. Nothing was run."
     assert run(role).success
     assert run(lambda event: role(event)).success
-
-
-def test_a_person_answers_a_deferred_call_or_gives_the_value() -> None:
-    defers = PolicyEngine(rule("defer", reason="sure?"))
-    assert run(defers).status == "denied"  # nobody is there
-    assert run(defers, approve=lambda call, decision, context: True).success
-    assert run(defers, approve=lambda call, decision, context: False).status == "denied"
-    wants = PolicyEngine(rule("request_user_input", payload={"target_arg": "pin"}))
-    result = run(wants, approve=lambda call, decision, context: allow({**call.arguments, str(decision.into): "1234"}))
-    assert result.output == "paid 1 to ada, '1234'"
 
 
 def test_arguments_from_the_policy_are_judged_again_and_run() -> None:

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from ferrule import (
-    DefinitionError,
     HandlerError,
     Runner,
     ToolCall,
     ToolContext,
     ToolError,
-    Toolset,
     ToolTimeoutError,
     ValidationError,
     approval,
@@ -23,7 +21,6 @@ from ferrule import (
     tool,
 )
 from ferrule.adapters import afk
-from ferrule.providers import openai_chat
 
 RAN: list[str] = []
 
@@ -96,13 +93,6 @@ def test_guards_judge_the_arguments_of_a_pre_hook() -> None:
     assert result.status == "denied" and RAN == ["A"]
 
 
-def test_a_pre_hook_may_take_the_context_and_be_async() -> None:
-    async def sign(args: dict[str, Any], ctx: ToolContext) -> dict[str, Any]:
-        return {**args, "text": f"{args['text']} {ctx.principal}"}
-
-    assert ran(Runner([send], around=[afk.pre_hook(sign)]), {"text": "by"}, principal="ada").output == "by ada"
-
-
 @pytest.mark.parametrize(
     ("given", "status"), [(None, "failed"), ({"text": 5}, "invalid"), ({"other": 1}, "invalid"), (KeyError, "failed")]
 )
@@ -142,28 +132,13 @@ async def giving(call_next: Any, args: Any, ctx: Any) -> Any:
         return "not available"
 
 
-async def raising(call_next: Any, args: Any, ctx: Any) -> Any:
-    try:
-        return await call_next(args, ctx)
-    except ToolError:
-        raise RuntimeError("not available") from None
-
-
-@pytest.mark.parametrize("caught", [giving, raising])
 @pytest.mark.parametrize(("guard", "status"), [(ask("sure?"), "suspended"), (deny("no"), "denied")])
-def test_middleware_cannot_undo_a_denial_or_a_suspension(caught: Any, guard: Any, status: str) -> None:
+def test_middleware_cannot_undo_a_denial_or_a_suspension(guard: Any, status: str) -> None:
     options: Any = {"guards": [lambda call, context: guard], "approve": approval.later}
     plain = ran(Runner([send], **options), {"text": "x"})
-    result = ran(Runner([send], around=[afk.middleware(caught)], **options), {"text": "x"})
+    result = ran(Runner([send], around=[afk.middleware(giving)], **options), {"text": "x"})
     assert (result.status, result.text, result.executed) == (status, plain.text, False)
     assert (result.pending is not None) is (status == "suspended")
-
-
-def test_a_post_hook_may_only_look() -> None:
-    seen: list[Any] = []
-    result = ran(Runner([send], inside=[afk.post_hook(seen.append)]), {"text": "abc"})
-    assert (result.output, result.text) == ("abc", "abc")
-    assert seen == [{"output": "abc", "tool_name": "send"}]
 
 
 @pytest.mark.parametrize("wrong", [5, "text", {"out": 1}, RuntimeError("hook")])
@@ -177,26 +152,6 @@ def test_a_failing_post_hook_fails_the_call_and_skips_outer_hooks(wrong: Any) ->
 
     result = ran(Runner([send], inside=[afk.post_hook(seen.append), afk.post_hook(hook)]), {"text": "a"})
     assert (result.status, result.executed, seen) == ("failed", True, [])
-
-
-def test_a_post_hook_does_not_run_after_a_failure() -> None:
-    seen: list[Any] = []
-    assert ran(Runner([break_down], inside=[afk.post_hook(seen.append)]), {}, "break_down").status == "failed"
-    assert seen == []
-
-
-@pytest.mark.parametrize(
-    ("make", "given"),
-    [
-        (afk.pre_hook, 5),
-        (afk.pre_hook, lambda a, b, c: a),
-        (afk.middleware, lambda args: 1),
-        (afk.post_hook, lambda: 1),
-    ],
-)
-def test_a_hook_with_a_wrong_signature_is_refused(make: Any, given: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"takes a function of \("):
-        make(given)
 
 
 @tool(timeout=0.01)
@@ -215,11 +170,6 @@ async def test_a_call_raises_only_with_raise_on_error(called: Any, arguments: An
         await afk.call(called, arguments, raise_on_error=True)
     assert raised.value.result is not None and not raised.value.result.success
     assert (await afk.call(send, {"text": "a"}, raise_on_error=True)).output == "a"
-
-
-def test_definitions_have_the_format_of_the_chat_api() -> None:
-    tools = [send, break_down]
-    assert afk.to_openai_function_tools(tools) == openai_chat.tools(Toolset(tools))
 
 
 def test_executions_and_completed_events_have_the_same_fields() -> None:

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -159,16 +158,6 @@ def test_register_returns_a_new_registry_and_replaces_by_name() -> None:
     [shown] = one.to_openai_tools()
     assert (shown["type"], shown["name"], shown["strict"]) == ("function", "read_file", False)
     assert shown["parameters"]["required"] == ["file_path"]
-
-
-async def test_a_registered_tool_has_the_properties_of_the_protocol() -> None:
-    held = ToolRegistry().register(ReadFileTool()).get("read_file")
-    assert (held.name, held.description) == (ReadFileTool.name, ReadFileTool.description)
-    assert held.is_read_only() and held.is_concurrency_safe()
-    silent = SimpleNamespace(name="silent", description="Says nothing", execute=lambda payload: "x")
-    held = ToolRegistry().register(silent).get("silent")
-    assert not held.is_read_only() and not held.is_concurrency_safe()
-    assert (await held.execute({})).output == "x"
 
 
 async def test_chapter_tools_get_their_context_and_other_tools_get_ours(context: TheirContext) -> None:

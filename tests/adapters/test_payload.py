@@ -17,7 +17,6 @@ PLACE: dict[str, Any] = {
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
     "required": ["city", "days"],
 }
-CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 PARIS = {"city": "Paris", "days": 3}
 
 
@@ -63,31 +62,6 @@ def test_a_function_gets_the_payload_or_its_properties(function: Callable[..., A
     assert run(Tool("weather", function, input_schema=PLACE)).output == "Paris 3"
     definition = {"name": "weather", "execute": function, "input_schema": PLACE, "check_permissions": lambda p: None}
     assert run(build_tool(definition)).output == "Paris 3"
-
-
-def test_a_single_parameter_named_like_a_property_gets_it() -> None:
-    assert run(Tool("shout", lambda city: city.upper(), input_schema=CITY), {"city": "Rome"}).output == "ROME"
-    filters = {"type": "object", "properties": {"filter": {"type": "object"}}, "required": ["filter"]}
-
-    def find(filter: dict[str, Any]) -> int:
-        return int(filter["n"])
-
-    assert run(Tool("find", find, input_schema=filters), {"filter": {"n": 2}}).output == 2
-
-
-@pytest.mark.parametrize(
-    ("function", "named"),
-    [
-        (lambda town, days: "", ["(town, days)", "'town'"]),
-        (lambda city: "", ["called with city, days", "'days'"]),
-        (lambda city, days, /: "", ["called with city, days", "days, /)"]),
-        (lambda db, city, days: "", ["'db'", "functools.partial(f, db)", "ToolContext"]),
-    ],
-)
-def test_an_error_names_parameters_that_do_not_fit_the_schema(function: Callable[..., Any], named: list[str]) -> None:
-    with pytest.raises(DefinitionError, match="does not fit the input schema") as raised:
-        Tool("weather", function, input_schema=PLACE)
-    assert all(name in str(raised.value) for name in named)
 
 
 def test_an_optional_property_needs_a_default() -> None:

@@ -260,12 +260,6 @@ async def test_a_guard_denies_a_local_function() -> None:
     assert driven.results["c1"] == ModelView("Denied: closed. Nothing was run.", failed=True) and not mailing.sent
 
 
-async def test_a_guard_changes_the_arguments_of_a_local_function() -> None:
-    mailing = Mailing()
-    driven = await run_mail(lambda call, context: {**call.arguments, "to": "bob"}, mailing)
-    assert driven.results["c1"] == ModelView("sent to bob") and mailing.sent == ["bob hello"]
-
-
 @pytest.mark.parametrize(("answer", "sent"), [(True, ["ada hello"]), ({"to": "bob"}, ["bob hello"]), (False, [])])
 async def test_a_person_is_asked_about_a_local_function(answer: Any, sent: list[str]) -> None:
     mailing = Mailing()

@@ -15,7 +15,7 @@ from amplifier_core.approval import ApprovalTimeoutError
 from amplifier_core.testing import MockCoordinator
 from amplifier_core.validation.tool import ToolValidator
 
-from ferrule import Media, Runner, Text, ToolCall, ToolContext, ask, tool
+from ferrule import Media, Runner, Text, ToolContext, ask, tool
 from ferrule.adapters import amplifier
 from ferrule.guards import ask_before_changes
 from ferrule.middleware import before
@@ -183,19 +183,6 @@ async def test_a_hook_denies_one_call_and_not_the_next(emits: bool) -> None:
     assert driven.told.count(("tool:post", "pay")) == 1 and driven.told.count(("tool:pre", "pay")) == 2
 
 
-async def test_an_input_changed_by_a_hook_is_judged_and_runs() -> None:
-    less = hook_that(action="modify", tool_input={"to": "ada", "euros": 4})
-    judged: list[Any] = []
-
-    def look(call: ToolCall, context: ToolContext) -> None:
-        judged.append(call.arguments["euros"])
-
-    look.asks = False  # type: ignore[attr-defined]
-    call = ScriptedCall("c1", "pay", {"to": "ada", "euros": 500})
-    driven = await Amplifier(emits=False).start_run(Runner([pay], guards=[look]), call, hooks=[("tool:pre", less)])
-    assert (driven.results["c1"], judged) == (ModelView("paid 4 EUR to ada"), [4])
-
-
 @pytest.mark.parametrize("inward", [True, False])
 async def test_the_input_shown_to_the_person_is_the_input_that_runs(inward: bool) -> None:
     async def asks(event: str, data: dict[str, Any]) -> HookResult:
@@ -214,14 +201,6 @@ async def test_the_input_shown_to_the_person_is_the_input_that_runs(inward: bool
     person = Person("Allow")
     assert await run() == '{"half": 2}'
     assert person.asked[0][0] == "{'n': 4}?"
-
-
-async def test_an_input_made_invalid_by_a_hook_runs_nothing() -> None:
-    spoil = hook_that(action="modify", tool_input="everything")
-    world = World()
-    call, runner = ScriptedCall("c1", "pay", {"to": "ada"}), world.runner(guards=[])
-    assert (await Amplifier(emits=False).start_run(runner, call, hooks=[("tool:pre", spoil)])).results["c1"].failed
-    assert not world.paid
 
 
 async def test_a_tool_of_an_ended_module_runs_nothing() -> None:
@@ -323,16 +302,6 @@ async def test_a_cleanup_leaves_the_tools_of_others() -> None:
     assert [*coordinator.get("tools")] == ["pay"]
 
 
-async def test_the_context_has_the_session_and_the_coordinator() -> None:
-    @tool(read_only=True)
-    async def where(context: ToolContext[Any]) -> str:
-        return f"{context.session} {context.deps.session_id}"
-
-    coordinator = MockCoordinator()
-    await amplifier.mount(Runner([where]))(coordinator)
-    assert (await coordinator.get("tools", "where").execute({})).output == "test-session test-session"
-
-
 class Theirs:
     name = "half"
     description = "Half of a number."
@@ -354,15 +323,6 @@ def module(ended: list[str], name: str, clean_up: Any = "its own") -> Any:
         return end if clean_up == "its own" else clean_up
 
     return mount
-
-
-async def test_tools_of_modules_run_in_a_runner() -> None:
-    async with amplifier.load(module([], "a"), {"as": "half"}) as coordinator:
-        runner = Runner(coordinator.tools)
-        good, odd, wrong = [await runner.run("half", {"n": n}) for n in (4, 3, "x")]
-    assert (good.status, good.output) == ("ok", {"half": 2})
-    assert (odd.status, odd.error) == ("failed", "it is odd")
-    assert wrong.status == "invalid"
 
 
 async def test_each_cleanup_runs_in_reverse_order() -> None:

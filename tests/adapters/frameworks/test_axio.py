@@ -19,7 +19,7 @@ from axio.tool import Tool as AxioTool
 from axio.tool_access import Access, file_access
 from axio.types import StopReason, Usage
 
-from ferrule import DefinitionError, Media, Runner, Text, ToolCall, ToolContext, tool
+from ferrule import Media, Runner, Text, ToolCall, ToolContext, tool
 from ferrule.adapters import axio
 from ferrule.guards import ask_before_changes
 from ferrule.testing import BlockingAdapterContract, Framework, FrameworkRun, ModelView, ScriptedCall
@@ -69,30 +69,6 @@ class TestAxio(BlockingAdapterContract):
 @tool
 async def pay(to: str, euros: int = 1) -> str:
     return f"paid {euros} EUR to {to}"
-
-
-async def test_tools_of_an_agent_run_beside_tools_of_a_runner() -> None:
-    async def shout(word: str) -> str:
-        """Shout."""
-        return word.upper()
-
-    runner = Runner([pay])
-    mixed = [*axio.tools(runner), AxioTool("shout", shout)]
-    calls = ScriptedCall("c1", "shout", {"word": "x"}), ScriptedCall("c2", "pay", {"to": "ada"})
-    driven = await drive(agent_of(runner, *calls, tools=mixed))
-    assert driven.results == {"c1": ModelView("X"), "c2": ModelView("paid 1 EUR to ada")}
-
-
-async def test_a_context_function_runs_for_each_turn() -> None:
-    @tool(read_only=True)
-    async def who(context: ToolContext) -> str:
-        return str(context.principal)
-
-    runner, people = Runner([who]), iter(("ada", "bob"))
-    hook = axio.before_tools(runner, lambda: ToolContext(principal=next(people)))
-    for name in ("ada", "bob"):
-        driven = await drive(agent_of(runner, ScriptedCall("c1", "who"), before_tools=hook))
-        assert driven.results["c1"] == ModelView(name)
 
 
 async def test_a_context_function_that_raises_runs_nothing() -> None:
@@ -170,11 +146,6 @@ async def test_a_concurrent_guard_checks_one_call_at_a_time(taken: Any) -> None:
     results = await runner.run_all([ToolCall(f"c{n}", "pay", {"to": "ada"}) for n in range(4)])
     assert all(result.success for result in results)
     assert guard.most == 1
-
-
-def test_a_wrong_guard_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="guard of axio"):
-        axio.guard(ask_before_changes)  # type: ignore[arg-type]
 
 
 async def roll(sides: int, times: int = 2) -> str:

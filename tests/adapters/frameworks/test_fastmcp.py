@@ -489,12 +489,6 @@ async def test_a_server_tool_gets_no_answers_of_the_outer_request() -> None:
     assert found == [(None, None)]
 
 
-async def test_a_wrapped_value_is_unwrapped() -> None:
-    assert (await fastmcp.from_tools(theirs())).get("total").output_schema["type"] == "integer"
-    result = await ran("total", {"numbers": [1, 2]})
-    assert (result.output, result.text) == (3, "3")
-
-
 async def test_media_of_a_server_tool_arrive() -> None:
     result = await ran("dot", {})
     assert [getattr(block, "data", None) for block in result.content] == [None, PNG]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import Mapping
@@ -41,7 +40,6 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolResult,
-    allow,
     ask,
     tool,
 )
@@ -190,25 +188,6 @@ async def test_malformed_arguments_do_not_run_after_a_yes(text: str) -> None:
     assert not world.paid
 
 
-async def test_arguments_changed_by_a_guard_must_be_sent_again() -> None:
-    def at_most_ten(call: ToolCall, context: ToolContext) -> Any:
-        if call.arguments["euros"] > 10:
-            return allow({**call.arguments, "euros": 10})
-        return ask("a payment")
-
-    world = World()
-    [pay] = [made for made in openai_agents.tools(world.runner(guards=[at_most_ten])) if made.name == "pay"]
-    sent = (
-        (ScriptedCall("c1", "pay", {"to": "ada", "euros": 50}),),
-        (ScriptedCall("c2", "pay", {"to": "ada", "euros": 10}),),
-    )
-    result = await AgentsRunner.run(agent := agent_of([pay], *sent), "go")
-    assert 'send these arguments: {"to": "ada", "euros": 10}' in outputs(result)["c1"]
-    assert [item.call_id for item in result.interruptions] == ["c2"]
-    assert outputs(await approved(agent, result))["c2"] == "paid 10 EUR to ada"
-    assert world.paid == {"ada 10": 1}
-
-
 async def test_a_private_value_cannot_be_asked_for() -> None:
     ran = []
 
@@ -315,25 +294,6 @@ async def ran(theirs: FunctionTool, arguments: dict[str, Any], **options: Any) -
     return await Runner(openai_agents.from_tools([theirs]), deps="DEPS", **options).run(theirs.name, arguments)
 
 
-async def test_a_parameter_with_a_default_is_optional_despite_strict() -> None:
-    @function_tool
-    async def roll(ctx: RunContextWrapper[str], sides: int, times: int = 2, label: str | None = None) -> str:
-        """Roll dice.
-
-        Args:
-            sides: How many sides.
-        """
-        return f"{ctx.context}: {times} of {sides} {label}"
-
-    [made] = openai_agents.from_tools([roll])
-    assert (made.name, made.description) == ("roll", "Roll dice.")
-    assert made.input_schema["properties"]["sides"]["description"] == "How many sides."
-    assert list(made.input_schema["required"]) == ["sides"]
-    assert (await ran(roll, {"sides": 6})).output == "DEPS: 2 of 6 None"
-    assert (await ran(roll, {"sides": 6, "times": 3, "label": "x"})).output == "DEPS: 3 of 6 x"
-    assert (await ran(roll, {"times": 3})).status == "invalid"
-
-
 async def test_omitted_arguments_are_judged_with_their_defaults() -> None:
     async def all_of_it(ctx: RunContextWrapper[str], arguments: dict[str, Any], call_id: str) -> bool:
         told.append(arguments)
@@ -346,6 +306,8 @@ async def test_omitted_arguments_are_judged_with_their_defaults() -> None:
     def look(call: ToolCall, context: ToolContext) -> None:
         judged.append(thaw(call.arguments))
 
+    [made] = openai_agents.from_tools([refund])
+    assert (made.name, list(made.input_schema["required"])) == ("refund", ["order"])
     told: list[dict[str, Any]] = []
     judged: list[dict[str, Any]] = []
     assert (await ran(refund, {"order": "o1"}, guards=[look])).status == "denied"
@@ -402,17 +364,6 @@ async def test_needs_approval_asks_a_person() -> None:
     asked = await ran(refund, {"euros": 500}, approve=lambda call, decision, context: decision)
     assert asked.status == "suspended" and "refund needs approval" in asked.text
     assert (await ran(close, {"account": "a"})).status == "denied"
-
-
-async def test_timeout_and_output_schema_are_kept() -> None:
-    @function_tool(timeout=0.01, output_json_schema={"type": "object", "properties": {"a": {"type": "integer"}}})
-    async def wait() -> dict[str, int]:
-        await asyncio.get_running_loop().create_future()
-        return {"a": 1}
-
-    [made] = openai_agents.from_tools([wait])
-    assert made.output_schema is not None and list(made.output_schema["required"]) == ["a"]
-    assert (await ran(wait, {})).status == "timeout"
 
 
 async def test_output_blocks_are_converted() -> None:

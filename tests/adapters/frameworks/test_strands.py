@@ -16,7 +16,6 @@ from strands.types.tools import AgentTool
 
 from ferrule import (
     DefinitionError,
-    InputRequired,
     Media,
     Runner,
     ToolCall,
@@ -27,7 +26,6 @@ from ferrule import (
     tool,
 )
 from ferrule.adapters import strands
-from ferrule.guards import ask_before_changes
 from ferrule.testing import AdapterContract, Framework, FrameworkRun, ModelView, Question, ScriptedCall
 from ferrule.testing.world import PNG, World
 
@@ -156,28 +154,6 @@ class TestStrands(AdapterContract):
         assert driven.results["c1"].failed and "too much" in driven.results["c1"].text
         assert not world.paid
 
-    async def test_an_approved_tool_may_ask_for_more(self) -> None:
-        schema = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
-
-        @tool
-        async def book(city: str, context: ToolContext) -> str | InputRequired:
-            return InputRequired("Which day?", schema) if context.answer is None else context.answer.value["day"]
-
-        driven = await Strands().start_run(
-            Runner([book], guards=[ask_before_changes]), ScriptedCall("c1", "book", {"city": "Rome"})
-        )
-        await driven.answer({"c1": True})
-        assert driven.interrupts["c1"].reason["schema"] == schema
-        await driven.answer({"c1": {"day": "Monday"}})
-        assert driven.results["c1"] == ModelView("Monday")
-
-    def test_a_direct_call_that_needs_approval_raises(self) -> None:
-        world = World()
-        agent = Agent(model=Scripted(()), tools=strands.tools(world.runner()), callback_handler=None)
-        with pytest.raises(RuntimeError, match="interrupt"):
-            agent.tool.pay(to="ada")
-        assert not world.paid
-
     async def test_a_cancelled_agent_cancels_its_calls(self) -> None:
         world = World()
         driven = DrivenAgent(world.runner(), (ScriptedCall("c1", "wait"),))
@@ -246,12 +222,6 @@ class TestStrands(AdapterContract):
             "pay needs a person's answer, and nobody can be asked here. Nothing was run.", failed=True
         )
         assert not world.paid and "a function that returns a ToolContext with a session" in caplog.text
-
-    def test_the_context_has_the_session_and_the_invocation_state(self) -> None:
-        agent = Agent(model=Scripted(()), callback_handler=None)
-        use = {"name": "look", "toolUseId": "c1", "input": {}}
-        made = strands.to_context(StrandsContext(use, agent, {"database": "DB"}))
-        assert (made.session, made.deps) == (agent.session_id, {"database": "DB"})
 
     async def test_a_document_gets_a_valid_name(self) -> None:
         @tool(read_only=True)
@@ -384,15 +354,3 @@ async def test_an_answer_to_an_interrupt_counts_for_one_call() -> None:
     ) == ["ok", "denied", "denied", "denied", "ok"]
     assert len(asked) == 5
     assert not agent._interrupt_state.interrupts, "nor is there one for the agent's own calls"
-
-
-async def test_an_interrupt_is_answered_in_another_process() -> None:
-    def runner() -> Runner:
-        agent = Agent(model=Scripted(()), callback_handler=None)
-        tools = strands.from_tools([ask_leave], agent=agent)
-        return Runner(tools, resume_key=b"k" * 32, approve=lambda call, decision, context: decision)
-
-    result = await runner().run(ToolCall("c1", "ask_leave", {}))
-    for answer in (3, "Rome"):
-        result = await runner().resume(json.loads(json.dumps(result.record())), allow({"response": answer}))
-    assert result.output == "3 days in Rome"
