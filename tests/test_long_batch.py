@@ -119,6 +119,19 @@ async def test_a_wrong_call_ends_the_batch_after_running_calls(calls: Iterable[T
     assert works.at_once == 0
 
 
+async def test_a_broken_source_ends_the_batch_after_running_calls() -> None:
+    def calls() -> Iterator[ToolCall]:
+        yield ToolCall("c0", "work", {"n": 0})
+        raise OSError("no more rows")
+
+    works = Works(1)
+    works.released.set()
+    batch = run_many(Runner([works.tool]), calls(), concurrency=2)
+    with pytest.raises(OSError, match="no more rows"):
+        await batch
+    assert batch.summary.counts == {"ok": 1}
+
+
 @pytest.mark.parametrize("wrong", [0, True, None])
 def test_an_invalid_concurrency_is_refused(wrong: object) -> None:
     with pytest.raises(DefinitionError, match="concurrency"):

@@ -14,6 +14,7 @@ from cast import add
 from ferrule import Event, Runner, ToolContext, Toolset, tool
 from ferrule.errors import DefinitionError
 from ferrule.loop import Finished, LoopResult, ModelText, TurnStarted, run
+from ferrule.middleware import cache
 from ferrule.models import Reply, Scripted, Step
 from ferrule.providers import openai_chat
 from ferrule.values.call import ToolCall
@@ -71,6 +72,17 @@ async def test_events_come_in_order_and_end_with_the_result() -> None:
     assert kinds(events) == [*turn, *calls, *turn, "Finished"]
     assert events[:2] == [TurnStarted(1, ("add", "fail")), ModelText("Hm.")]
     assert events[-1] == Finished(going.result)
+
+
+async def test_progress_made_in_a_thread_is_an_event() -> None:
+    @tool
+    def work(context: ToolContext) -> str:
+        """Says how far it is."""
+        context.progress(1, 2, "half")
+        return "done"
+
+    events = [event async for event in run(Scripted([[("work", {})], "Done."]), ASK, Runner([work]))]
+    assert kinds(events)[1:5] == ["tool:pre", "tool:started", "tool:progress", "tool:post"]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +193,12 @@ async def test_a_degraded_run_continues_without_tools() -> None:
     assert asked_and_answered(came.messages)[0] == asked_and_answered(came.messages)[1]
 
 
+async def test_a_failing_run_stops_after_the_whole_batch() -> None:
+    came = await go([[("fail", {}), ("add", {"a": 1, "b": 2})]], on_failure="fail")
+    assert (came.status, came.turns) == ("failed", 1)
+    assert asked_and_answered(came.messages) == (["call_1", "call_2"], ["call_1", "call_2"])
+
+
 class Streaming:
     """A model that says its words one by one, each when it is let go, from the loop or from a thread."""
 
@@ -220,6 +238,18 @@ async def test_a_cancelled_stream_leaves_no_text_in_the_history() -> None:
     assert (going.result.status, going.result.messages, going.result.text) == ("cancelled", ASK, "")
 
 
+async def test_usage_is_summed_and_kept_by_turn() -> None:
+    paused = Reply("", (), [], "pause", {"input_tokens": 2, "model": "m"})
+    going, seen = run(Scripted([paused, paused, "Done."]), ASK, Runner([])), []
+    async for event in going:
+        if isinstance(event, TurnStarted):
+            seen.append((going.usage.get("input_tokens", 0), len(going.usage_by_turn)))
+    came = going.result
+    assert seen == [(0, 0), (2, 1), (4, 2)]
+    assert came.usage == {"input_tokens": 4}
+    assert came.usage_by_turn == [{"input_tokens": 2}, {"input_tokens": 2}, {}]
+
+
 async def test_a_run_continues_after_an_error() -> None:
     def busy(messages: Any) -> str:
         raise ConnectionError("no network")
@@ -240,6 +270,20 @@ async def test_a_run_continues_after_an_error() -> None:
 async def whoami(context: ToolContext) -> str:
     """Who asks."""
     return f"{context.principal}"
+
+
+async def test_named_options_override_the_context() -> None:
+    seen: list[Any] = []
+
+    @tool(read_only=True)
+    async def look(context: ToolContext) -> None:
+        """Look."""
+        seen.append((context.deps, context.principal, context.session))
+
+    context = ToolContext(principal="bob", session="s")
+    going = run(Scripted([[("look", {})], "Done."]), ASK, Runner([look]), context=context, deps=1, principal="ann")
+    assert (await going).status == "done"
+    assert seen == [(1, "ann", "s")] and going.context.principal == "ann"
 
 
 @pytest.mark.parametrize(
@@ -448,6 +492,16 @@ async def test_a_final_answer_after_a_cancellation_counts() -> None:
     assert (came.status, came.text) == ("done", "All done.")
 
 
+async def test_cancelling_now_stops_the_model() -> None:
+    held = Held("never said", model=True)
+    going = asyncio.ensure_future(held.come_to())
+    await held.asked.wait()
+    held.run.cancel(now=True)
+    came = await going
+    assert (came.status, came.turns, came.messages, came.results) == ("cancelled", 1, ASK, [])
+    assert kinds(held.said) == ["TurnStarted", "Finished"]
+
+
 async def test_a_run_cancelled_before_it_begins_asks_nobody() -> None:
     held = Held("never said")
     held.run.cancel()
@@ -460,6 +514,19 @@ async def test_a_run_cancelled_before_it_begins_asks_nobody() -> None:
             later.run.cancel()
     assert (later.run.result.status, later.run.result.turns) == ("cancelled", 0)
     assert not held.asked.is_set() and not later.asked.is_set()
+
+
+async def test_answers_from_a_cache_count_as_calls() -> None:
+    """A model that repeats itself would else be stopped by nothing."""
+
+    @tool(read_only=True)
+    async def look() -> str:
+        return "the same"
+
+    steps: list[Step] = [[("look", {})] for _ in range(5)]
+    runner = Runner(Toolset([look]), inside=[cache()])
+    came = await run(Scripted([*steps, "Enough."]), ASK, runner, max_calls=2)
+    assert [result.status for result in came.results] == ["ok", "ok", "limited", "limited", "limited"]
 
 
 SAME = [("add", {"a": "one"})]

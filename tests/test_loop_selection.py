@@ -78,6 +78,14 @@ def statuses(result: LoopResult) -> list[tuple[str, str]]:
 SEARCH = [("search_tools", {"query": "gamma"})]
 
 
+async def test_without_a_selector_all_tools_are_offered() -> None:
+    ran: list[str] = []
+    tools = catalogue(ran)
+    came, model = await go([SEARCH, [("delta", {})], "Done."], tools)
+    assert offered(model) == [[*NAMES, "search_tools"]] * 3 and ran == ["delta"]
+    assert came.offered == (*NAMES, "search_tools")
+
+
 @pytest.mark.parametrize(
     ("chosen", "shown"),
     [(["delta", "beta", "delta"], ["beta", "delta", "search_tools"]), (NAMES, [*NAMES]), ([], ["search_tools"])],
@@ -104,6 +112,22 @@ async def test_found_tools_are_offered_from_the_next_turn() -> None:
     assert statuses(came)[:3] == [("search_tools", "ok"), ("gamma", "not_found"), ("gamma", "ok")]
     assert ran == ["gamma", "alpha"] and came.status == "done"
     assert came.offered == (*first, "gamma", "alpha", "beta")
+
+
+async def test_calling_an_unoffered_tool_hints_at_the_search() -> None:
+    came, model = await go([[("beta", {})], "Done."], catalogue([]), selector=Chosen("alpha"))
+    assert statuses(came) == [("beta", "not_found")]
+    assert "search_tools" in model.requests[1].messages[-1]["content"]
+
+
+async def test_tools_found_in_another_run_are_not_offered() -> None:
+    ran: list[str] = []
+    runner, chosen = Runner(catalogue(ran)), Chosen("alpha")
+    before = await run(Scripted([SEARCH, "Found."]), ASK, runner, selector=chosen)
+    assert "gamma" in before.offered
+    model = Scripted([[("gamma", {})], "Done."])
+    after = await run(model, [*before.messages, *ASK], runner, selector=chosen)
+    assert statuses(after) == [("gamma", "not_found")] and ran == []
 
 
 async def test_only_a_real_search_tool_can_find_tools() -> None:
@@ -183,6 +207,24 @@ def test_a_search_tool_must_find_the_runners_tools() -> None:
     ):
         with pytest.raises(DefinitionError, match=said):
             run(Scripted([]), ASK, Runner(tools), selector=Chosen("alpha"))
+
+
+async def test_a_run_can_be_cancelled_during_selection() -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.begun = asyncio.Event()
+
+        async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
+            self.begun.set()
+            await asyncio.Event().wait()
+            return []
+
+    slow, model = Slow(), Scripted([])
+    going = run(model, ASK, Runner(catalogue([])), selector=slow)
+    task = asyncio.ensure_future(going)
+    await slow.begun.wait()
+    going.cancel(now=True)
+    assert (await task).status == "cancelled" and model.requests == []
 
 
 # A run that waits

@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -118,6 +119,28 @@ def test_only_one_of_fifty_concurrent_writers_wins(make: Make) -> None:
 
     with ThreadPoolExecutor(50) as threads:
         assert list(threads.map(take, stores)).count(True) == 1
+
+
+@pytest.mark.large
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+def test_concurrent_programs_lose_no_count(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    made, environment = f"SealedFile({str(tmp_path / 'kept.json')!r}, {KEY!r})", dict(os.environ)
+    if kind == "postgres":  # the programs also make its table at once
+        made, environment[DATABASE_URL] = "Postgres()", request.getfixturevalue("postgres_url")("stores")
+    program = f"""
+from ferrule.stores.store import Postgres, SealedFile
+store, done = {made}, 0
+while done < 20:
+    old = store.get("n")
+    done += store.compare_and_set("n", old, (old or 0) + 1)
+"""
+    (tmp_path / "elsewhere").mkdir()
+    command = [sys.executable, "-c", program]
+    processes = [subprocess.Popen(command, cwd=tmp_path / "elsewhere", env=environment) for _ in range(3)]
+    assert [process.wait(BOUND) for process in processes] == [0, 0, 0]
+    store = SealedFile(tmp_path / "kept.json", KEY) if kind == "file" else Postgres(environment[DATABASE_URL])
+    assert store.get("n") == 60
 
 
 def test_a_lost_connection_is_renewed(postgres_url: Url, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,14 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Decision, Media, Runner, Text, ToolContext, ToolResult, Toolset, allow, ask, deny, tool
+from ferrule import Decision, Event, Media, Runner, Text, ToolContext, ToolResult, Toolset, allow, ask, deny, tool
 from ferrule.errors import DefinitionError
-from ferrule.loop import LoopResult, NotResumed, resume, run
+from ferrule.loop import LoopResult, NotResumed, TurnStarted, resume, run
 from ferrule.loop.suspended_run import with_bytes, without_bytes
 from ferrule.models import Reply, Scripted, Step
 from ferrule.selection import pinned, search_tool
 from ferrule.testing import ManualClock
 from ferrule.values.call import ToolCall
+from waits import BOUND
 
 KEY = b"k" * 32
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Pay them."}]
@@ -163,6 +164,16 @@ async def test_a_used_state_runs_nothing_again() -> None:
     assert (came.status, office.paid) == ("done", ["ada"])
 
 
+async def test_two_concurrent_resumes_run_the_call_once() -> None:
+    office = Office()
+    state = await suspended(office, [PAY])
+    runner = office.runner()
+    both = [resume(state, {"call_1": True}, Scripted(["Done."]), runner) for _ in range(2)]
+    came = await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), BOUND)
+    assert sorted(type(one).__name__ for one in came) == ["LoopResult", "NotResumed"]
+    assert office.paid == ["ada"]
+
+
 async def test_an_expired_record_is_reported_to_the_model() -> None:
     office = Office()
     state = await suspended(office, [PAY])
@@ -200,6 +211,15 @@ async def test_counters_usage_and_state_continue() -> None:
     assert going.usage == came.usage
 
 
+@pytest.mark.parametrize(
+    ("on_failure", "status", "steps"), [("fail", "failed", []), ("degrade", "degraded", ["Sorry."])]
+)
+async def test_on_failure_holds_across_a_suspension(on_failure: Any, status: str, steps: list[str]) -> None:
+    office = Office()
+    state = await suspended(office, [("pay", {"to": "nobody"})], on_failure=on_failure)
+    assert (await go_on(office, state, {"call_1": True}, steps)).status == status
+
+
 class OfApi(Scripted):
     """A model that says what its messages are written for, or does not."""
 
@@ -219,6 +239,18 @@ async def test_a_model_of_another_api_is_refused() -> None:
     assert (unsaid.status, office.paid) == ("done", ["ada"])
 
 
+async def test_a_wrong_model_context_or_runner_is_refused() -> None:
+    office = Office()
+    state = await suspended(office, [PAY])
+    wrong: Any = {"deps": 1}
+    with pytest.raises(DefinitionError, match=r"needs a model, such as models.Anthropic"):
+        resume(state, {}, "anthropic:claude-sonnet-5-5", office.runner())  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match=r"loop.resume: a context is ToolContext"):
+        resume(state, {}, Scripted([]), office.runner(), context=wrong)
+    with pytest.raises(DefinitionError, match="the loop needs a Runner"):
+        resume(state, {}, Scripted([]), [asks])  # type: ignore[arg-type]
+
+
 async def test_the_resumers_context_overrides_the_saved_one() -> None:
     office = Office()
     context = ToolContext(principal="bob", session="s1", deps="old", metadata={"tenant": 7})
@@ -228,6 +260,15 @@ async def test_the_resumers_context_overrides_the_saved_one() -> None:
     assert came.status == "done"
     [seen] = office.seen
     assert (seen.principal, seen.session, seen.deps, seen.metadata) == ("bob", "s2", "new", {"tenant": 7})
+
+
+async def test_events_of_resumed_calls_come_before_the_next_turn() -> None:
+    office = Office()
+    state = await suspended(office, [PAY])
+    events = [event async for event in resume(state, {"call_1": True}, Scripted(["Done."]), office.runner(), by="eve")]
+    kinds = [event.kind if isinstance(event, Event) else type(event).__name__ for event in events]
+    assert kinds == ["tool:decided", "tool:started", "tool:post", "TurnStarted", "ModelText", "Finished"]
+    assert events[0].data["by"] == "eve" and events[3] == TurnStarted(2, ("pay", "look", "whoami"))
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
@@ -366,7 +407,10 @@ async def test_a_waiting_call_cannot_be_answered_by_editing() -> None:
 CALL_1: dict[str, Any] = {"call_1": True}
 MISTAKES: list[tuple[Callable[[Any], Any], Any, str]] = [
     (lambda state: None, CALL_1, "not None: nothing waits there"),
+    (json.dumps, CALL_1, r"json.loads of a text.*not str"),
     (lambda state: {}, CALL_1, "this is not a result's `suspended`: waiting: Field required"),
+    (lambda state: {**state, "version": 2}, CALL_1, "version: Input should be 1"),
+    (lambda state: {**state, "messages": [object()]}, CALL_1, "not JSON serializable"),
     (lambda state: state, True, "answers go by the id of the call.*the waiting calls are 'call_1'"),
     (lambda state: state, {"call_9": True}, "no call 'call_9' waits.*the waiting calls are 'call_1'"),
     (lambda state: state, {"call_1": "yes"}, "is True, False, allow.*not 'yes'"),

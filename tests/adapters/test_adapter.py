@@ -18,6 +18,8 @@ from ferrule import (
     ToolResult,
     Waits,
     allow,
+    ask,
+    deny,
     tool,
 )
 from ferrule.adapters.adapter import Adapter, check_context_function, record_from_result
@@ -99,6 +101,15 @@ async def test_an_answer_counts_for_its_record_alone(call: ToolCall, context: To
     assert "it was asked about before, and" in again.pending["reason"]
 
 
+@pytest.mark.parametrize("record", [7, {"pending": "x"}, {"pending": {}}])
+async def test_an_answer_with_a_malformed_record_runs_nothing(record: Any) -> None:
+    bank = Bank()
+    adapter = bank.adapter()
+    await suspended(adapter, paying())
+    assert (await adapter.answer(paying(), HERE, {"to": "ada", "euros": 5}, record)).status == "suspended"
+    assert not bank.paid
+
+
 @pytest.mark.parametrize("name", ["kind", "sent", "arguments", "turn", "seal"])
 async def test_a_changed_record_runs_nothing(name: str) -> None:
     bank = Bank()
@@ -118,6 +129,43 @@ async def test_a_yes_after_a_no_runs_nothing() -> None:
     for answer in (False, True):
         assert (await adapter.answer(paying(), HERE, answer, record)).status == "denied"
     assert not bank.paid
+
+
+@pytest.mark.parametrize("answer", [False, deny("never"), True, allow(), {"to": "ada", "euros": 4}])
+@pytest.mark.parametrize("brought", [True, False])
+async def test_an_answer_without_a_usable_record_runs_nothing(answer: Any, brought: bool) -> None:
+    """Another runner, as after a restart, cannot use the record, and its guards have forgotten why they asked."""
+    bank, tainted, ends = Bank(), {"s"}, list[str]()
+    guards = [lambda call, context: ask("it is tainted") if tainted else None]
+    record = await suspended(bank.adapter(guards=guards), paying())
+    tainted.clear()
+    after = bank.adapter(guards=guards, observers=[lambda event: ends.append(event.kind)])
+    result = await after.answer(paying(), HERE, answer, record if brought else None)
+    is_no = answer is False or getattr(answer, "kind", "") == "deny"
+    assert result.status == ("denied" if is_no else "suspended")
+    assert not bank.paid
+    assert ends.count("tool:error") == is_no
+    assert not isinstance(answer, dict) or result.pending["arguments"] == answer  # type: ignore[index]
+
+
+def capped(call: ToolCall, context: ToolContext) -> Any:
+    euros = call.arguments["euros"]
+    return {**call.arguments, "euros": 100} if euros > 100 else ask("it is money")
+
+
+@pytest.mark.parametrize(
+    ("sent", "approved", "paid"), [(500, 500, 100), (5, 5, 5), (5, 4, 4), (500, 100, 100), (5, 500, None)]
+)
+@pytest.mark.parametrize("session", ["s", None])
+async def test_a_person_approves_the_judged_arguments_or_an_edit(
+    sent: int, approved: int, paid: int | None, session: str | None
+) -> None:
+    """A yes to what the model sent is one to what the guards made of it; every edit is judged."""
+    bank, context = Bank(), ToolContext(session=session, principal="ada")
+    adapter = bank.adapter(guards=[capped])
+    record = await suspended(adapter, paying(sent), context)
+    await adapter.answer(paying(sent), context, {"to": "ada", "euros": approved}, record)
+    assert bank.paid == ({} if paid is None else {f"ada {paid}": 1})
 
 
 async def test_an_approval_does_not_answer_a_question_of_the_tool() -> None:

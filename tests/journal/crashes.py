@@ -28,7 +28,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ferrule import Runner, ToolCall, ToolContext, ToolResult, Waits, allow, ask, tool
+from ferrule import Deferred, Runner, ToolCall, ToolContext, ToolResult, Waits, allow, ask, tool
 from ferrule.journal import SQLiteJournal
 from ferrule.types import Begun
 from ferrule.values.journal_entry import Intent, JournalEntry
@@ -36,7 +36,8 @@ from ferrule.values.journal_entry import Intent, JournalEntry
 PRINCIPAL = "ann"
 RESUME_KEY = b"0123456789abcdef0123456789abcdef"
 TOOLS = ("pay", "put", "book")
-"""Not idempotent; idempotent; not idempotent, with a `reconcile` that can see whether it happened."""
+"""Not idempotent; idempotent; not idempotent, with a `reconcile` that can see whether it happened. Two more, not
+idempotent, are for tests of their own: `hand`, which hands its work to somebody else; `grind`, in the background."""
 
 
 # -- in a program that is killed ---------------------------------------------------------------------------------------
@@ -122,10 +123,11 @@ class Order:
         folder: The folder of `calls.db`, and of `effects` and `said`, to which it adds lines.
         session: The session of its calls.
         calls: The tool of each call; the id is its place.
-        does: Its steps: `recover`, `send` all calls at once, `suspend` them, `resume` those.
+        does: Its steps: `recover`, `send` all calls at once, `suspend` them, `resume` those; `resolve` deferred work.
         at: The name of the point at which it is killed, the `count`-th time that it comes there.
         step: The number of the call or return of a function, in any thread, at which it is killed.
         pause_at: The name of the point at which it stops until it gets a byte.
+        patient: Whether it waits for calls that another program runs.
         records: The records that it resumes.
     """
 
@@ -137,6 +139,7 @@ class Order:
     count: int = 1
     step: int | None = None
     pause_at: str | None = None
+    patient: bool = True
     records: list[Any] = field(default_factory=list)
 
 
@@ -150,7 +153,8 @@ def perform(order: Order, control: socket.socket | None = None) -> None:
 
     def say(what: str, results: list[ToolResult]) -> None:
         for result in results:
-            told = {"what": what, "id": result.call_id, "status": result.status, "text": result.text}
+            made_by = result.call and result.call.parent  # of a work in the background, the call that the model made
+            told = {"what": what, "id": made_by or result.call_id, "status": result.status, "text": result.text}
             told |= {"executed": result.executed, "metadata": dict(result.metadata), "pid": os.getpid()}
             told |= {"record": result.record()} if result.status == "suspended" else {}
             os.write(said, json.dumps([order.session, told]).encode() + b"\n")
@@ -185,6 +189,46 @@ def perform(order: Order, control: socket.socket | None = None) -> None:
         """Book."""
         return effect(n, context)
 
+    @tool
+    async def hand(n: int, context: ToolContext) -> Deferred:
+        """Hand it on."""
+        effect(n, context)
+        return Deferred(ticket_of(n))
+
+    @tool(background=True)
+    async def grind(n: int, context: ToolContext) -> str:
+        """Grind."""
+        return effect(n, context)
+
+    def ticket_of(n: int) -> str:
+        return f"{order.session}/c{n}"
+
+    async def resolve(runner: Runner, n: int) -> ToolResult:
+        """Resolve deferred work with its receipt."""
+        [receipt] = [
+            made["receipt"]
+            for session, made in lines(order.folder, "effects")
+            if (session, made["id"]) == (order.session, f"c{n}")
+        ]
+        result = await runner.resolve(ticket_of(n), ToolResult(f"receipt {receipt}"))
+        return result if result.call else result.replace(call=ToolCall(f"c{n}", "hand"))
+
+    async def come_to(runner: Runner, sent: ToolResult) -> ToolResult:
+        """The result of a call, or of its work in the background, in whatever process that was done."""
+        if "ticket" not in sent.metadata:
+            return sent
+        found: list[Any] = []
+
+        @tool(read_only=True)
+        async def look(context: ToolContext) -> None:
+            found.append(await context.find_job(sent.metadata["ticket"]))
+            await found[0].wait(60)
+
+        looking = runner.replace(tools=[*runner.tools, look], guards=[])
+        assert (await looking.run("look", session=order.session, principal=PRINCIPAL)).success
+        result: ToolResult = found[0].result
+        return result.replace(call=sent.call)
+
     def guard(call: ToolCall, context: ToolContext) -> Any:
         stops.at("judged")
         return ask("may it?") if {"suspend", "resume"} & {*order.does} else allow()
@@ -198,13 +242,13 @@ def perform(order: Order, control: socket.socket | None = None) -> None:
 
     async def main() -> None:
         runner = Runner(
-            [pay, put, book],
+            [pay, put, book, hand, grind],
             guards=[guard],
             approve=put_off,
             observers=[observe],
             journal=journal,
             resume_key=RESUME_KEY,
-            waits=Waits(slot=60),
+            waits=Waits(slot=60 if order.patient else 0.001),
         )
         calls = [ToolCall(f"c{n}", name, {"n": n}) for n, name in enumerate(order.calls)]
         for what in order.does:
@@ -212,10 +256,13 @@ def perform(order: Order, control: socket.socket | None = None) -> None:
                 results = await runner.recover()
             elif what == "resume":
                 results = [await runner.resume(record, True) for record in order.records]
+            elif what == "resolve":
+                results = [await resolve(runner, n) for n in range(len(calls))]
             else:
-                results = await asyncio.gather(
+                sent = await asyncio.gather(
                     *(runner.run(call, session=order.session, principal=PRINCIPAL) for call in calls)
                 )
+                results = [await come_to(runner, result) for result in sent]
             say(what, results)
             stops.at("told")
 

@@ -12,6 +12,7 @@ from cast import Person, ask_always
 from ferrule import (
     Decision,
     Deferred,
+    DefinitionError,
     InputRequired,
     Media,
     Runner,
@@ -20,6 +21,7 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolResult,
+    Waits,
     allow,
     ask,
     deny,
@@ -27,7 +29,9 @@ from ferrule import (
 )
 from ferrule.errors import UnknownOutcomeError
 from ferrule.journal import MemoryJournal, memory
+from ferrule.testing import ManualClock
 from ferrule.tools import background
+from ferrule.values.journal_entry import Intent
 
 WHO = {"session": "s1", "principal": "ann"}
 
@@ -90,6 +94,21 @@ async def test_a_background_call_returns_a_ticket_and_its_work_is_a_call() -> No
     assert [kind for kind, id in events if id == "c1"] == ["tool:pre", "tool:started", "tool:post"]
     of_work = [kind for kind, id in events if id == ticket]
     assert of_work == ["tool:pre", "tool:started", "tool:progress", "tool:post"]
+
+
+async def test_only_the_work_has_a_slot_and_a_deadline() -> None:
+    clock, mill = ManualClock(), Mill(concurrency=1, timeout=50)
+    runner = runner_of(mill, clock=clock)
+    first = ticket_of(await runner.run(call(1, "c1"), timeout=5, **WHO))
+    second = ticket_of(await runner.run(call(2, "c2"), timeout=5, **WHO))
+    await mill.began.wait()
+    assert mill.ran == [1] and runner.waiting == 1
+    await clock.advance(50)  # neither the five seconds of the first call nor a parent's deadline
+    late = await checked(runner, first, wait_seconds=0)
+    assert (late.status, late.executed, "deadline of 50 s" in str(late.error)) == ("timeout", None, True)
+    mill.go_on.set()
+    await runner.jobs[1].wait(60)
+    assert (await checked(runner, second)).output == "2 kg of flour"
 
 
 async def test_the_work_is_judged_again_but_asked_about_once() -> None:
@@ -178,6 +197,28 @@ async def test_a_cancelled_work_ends_once() -> None:
     assert "cancelled" in str((await checked(runner, ticket)).error)
 
 
+async def test_work_can_be_checked_while_its_cancellation_is_written() -> None:
+    mill, writing, written = Mill(), asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryJournal):
+        async def end(self, intent: Intent, outcome: Any) -> None:
+            if intent.call_id.startswith("work_"):
+                writing.set()
+                await written.wait()
+            await super().end(intent, outcome)
+
+    runner = runner_of(mill, journal=Slow())
+    ticket = ticket_of(await runner.run(call(), **WHO))
+    await mill.began.wait()
+    stopping = asyncio.create_task(runner.run("cancel_call", {"ticket": ticket}, **WHO))
+    await writing.wait()
+    look = asyncio.create_task(checked(runner, ticket, wait_seconds=60))
+    stop = asyncio.create_task(runner.run("cancel_call", {"ticket": ticket}, **WHO))
+    asyncio.get_running_loop().call_later(0.01, written.set)
+    assert [result.error for result in await asyncio.gather(stopping, look, stop)] == [None] * 3
+    assert "was cancelled" in str((await checked(runner, ticket, wait_seconds=60)).error)
+
+
 @pytest.mark.parametrize("comes_to", ["ok", "failed", "unknown", "denied"])
 async def test_check_call_gives_the_whole_result_of_the_work(comes_to: str) -> None:
     journal = memory()
@@ -224,6 +265,20 @@ async def test_the_oldest_ended_work_is_forgotten_beyond_a_bound(monkeypatch: py
     going.set()
 
 
+async def test_a_background_tool_called_by_itself_is_awaited() -> None:
+    mill = Mill()
+    mill.go_on.set()
+    assert await mill.tool(2) == "2 kg of flour"
+    assert (await mill.tool.run({"kilos": 4})).output == "4 kg of flour"
+    assert mill.tool.output_schema is not None
+    assert set(mill.tool.output_schema["properties"]) == {"ticket", "status"}
+    with pytest.raises(DefinitionError, match="background must be True or False"):
+        mill.tool.replace(background="yes")  # type: ignore[call-overload]
+
+
+# -- with a journal ----------------------------------------------------------------------------------------------------
+
+
 async def test_a_repeated_background_call_gets_the_same_ticket() -> None:
     mill, journal = Mill(), memory()
     runner = runner_of(mill, journal=journal)
@@ -236,7 +291,17 @@ async def test_a_repeated_background_call_gets_the_same_ticket() -> None:
     assert (await runner.run(call(), **WHO)).metadata["ticket"] == ticket and mill.ran == [3]
 
 
-# -- with a journal ----------------------------------------------------------------------------------------------------
+async def test_work_that_found_no_slot_begins_when_its_call_is_repeated() -> None:
+    clock, mill = ManualClock(), Mill(concurrency=1)
+    runner = runner_of(mill, journal=memory(), clock=clock, waits=Waits(slot=5))
+    await runner.run(call(1, "c1"), **WHO)
+    ticket = ticket_of(await runner.run(call(2, "c2"), **WHO))
+    await clock.advance(5)
+    assert "2 kg" not in str((await checked(runner, ticket)).output) and mill.ran == [1]
+    mill.go_on.set()
+    await runner.jobs[0].wait(60)
+    assert ticket_of(await runner.run(call(2, "c2"), **WHO)) == ticket
+    assert (await checked(runner, ticket, wait_seconds=60)).output == "2 kg of flour" and mill.ran == [1, 2]
 
 
 async def test_another_process_sees_work_in_the_journal() -> None:
@@ -254,14 +319,17 @@ async def test_another_process_sees_work_in_the_journal() -> None:
     assert "There is no call" in str(stranger.error)
 
 
-async def cut_off(mill: Mill, journal: MemoryJournal) -> str:
-    """The ticket of a work that was killed."""
+async def cut_off(mill: Mill, journal: MemoryJournal, *, work: bool = True, **options: Any) -> str:
+    """The ticket of a work that was killed; or whose first call was, after the work had ended."""
     before = DyingJournal()  # the work goes on in this process, but writes nothing
     vars(before).update(vars(journal))
-    before.dying, before.spares = True, lambda call_id: call_id == "c1"
-    runner = runner_of(mill, journal=before)
+    before.dying, before.spares = True, lambda call_id: (call_id == "c1") is work
+    runner = runner_of(mill, journal=before, **options)
     ticket = ticket_of(await runner.run(call(), **WHO))
     await mill.began.wait()
+    if not work:
+        mill.go_on.set()
+        await runner.jobs[0].wait(60)
     journal.cut_off()
     return ticket
 
@@ -281,6 +349,14 @@ async def test_cut_off_work_is_unknown_or_runs_again_if_idempotent(idempotent: b
         assert (result.output, mill.ran) == ("3 kg of flour", [3, 3])
     else:
         assert "its effect may have happened" in str(result.error) and mill.ran == [3]
+
+
+async def test_a_cut_off_first_call_does_not_begin_its_work_again() -> None:
+    mill, journal = Mill(), memory()
+    ticket = await cut_off(mill, journal, work=False)
+    after = runner_of(mill, journal=journal)
+    assert ticket_of(await after.run(call(), **WHO)) == ticket
+    assert (await checked(after, ticket, wait_seconds=60)).output == "3 kg of flour" and mill.ran == [3]
 
 
 # -- works that wait ---------------------------------------------------------------------------------------------------

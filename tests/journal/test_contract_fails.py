@@ -182,6 +182,11 @@ class TakesAgain(MemoryJournal):
         return True
 
 
+class NeverExpires(MemoryJournal):
+    async def take(self, key: str, expires_at: float) -> bool:
+        return await super().take(key, 1e12)
+
+
 class WrongStore(Memory):
     def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
         before = self.get(key)
@@ -222,6 +227,17 @@ class LooksThenSettles(MemoryJournal):
         return is_open
 
 
+def says_that_it_settled(state: str | None) -> type[MemoryJournal]:
+    """A journal that says so of a call in this state, or of one that it does not have."""
+
+    class SaysThatItSettled(MemoryJournal):
+        async def settle(self, kept: JournalEntry, outcome: JsonObject) -> bool:
+            found = self._read_entry(kept.intent.key)
+            return await super().settle(kept, outcome) or (found and found.state) == state
+
+    return SaysThatItSettled
+
+
 class BreaksOnEvents(MemoryJournal):
     def note(self, event: Event) -> None:
         json.dumps(event.data["input"])
@@ -250,7 +266,9 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("a_cut_off_call_begins_again_once", BeginsWhatIsOpen),
     ("a_deferred_call_begins_again_once_for_a_current_entry", BeginsWhatIsOpen),
     ("a_cut_off_call_is_settled_once", LooksThenSettles),
+    ("a_cut_off_call_is_settled_once", says_that_it_settled("ended")),
     ("a_deferred_call_is_settled_only_if_unchanged_since_it_was_read", SettlesByState),
+    ("a_deferred_call_is_settled_only_if_unchanged_since_it_was_read", says_that_it_settled("ended")),
     ("an_unknown_outcome_can_be_settled_and_forgotten", LooksThenSettles),
     ("a_running_forgotten_or_foreign_call_is_not_settled", SettlesAnything),
     ("unfinished_calls_are_listed_oldest_first_and_by_ticket", InNoOrder),
@@ -258,6 +276,7 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("a_waiter_in_another_loop_is_woken", WaitsInOneLoop),
     ("a_cancelled_waiter_does_not_disturb_others", WaitsTogether),
     ("a_key_can_be_taken_once_until_it_expires", TakesAgain),
+    ("a_key_can_be_taken_once_until_it_expires", NeverExpires),
     ("the_store_changes_a_value_only_if_it_is_as_expected", with_store(WrongStore)),
     ("the_store_lists_items_by_prefix_in_order", with_store(UnsortedStore)),
     ("a_hundred_concurrent_increments_are_all_counted", with_store(RacingStore)),

@@ -171,6 +171,47 @@ def test_a_killed_call_runs_at_most_once(point: str, forks: Forks, tmp_path: Pat
             assert (resumed["status"], sent["status"], call.effects) == ("invalid", "suspended", []), call
 
 
+# -- work that ends elsewhere, and in the background -------------------------------------------------------------------
+
+
+HANDED_ON = {point: came for point, came in POINTS.items() if point not in ("judged", "being told")}
+
+
+@pytest.mark.parametrize("point", HANDED_ON)
+def test_deferred_work_killed_at_any_point_begins_and_ends_once(point: str, forks: Forks, tmp_path: Path) -> None:
+    came = HANDED_ON[point]
+    for _, order in orders(tmp_path, "hand", one_in=5):
+        assert forks.run(replace(order, at=point)), "it was not killed"
+        after = ["resolve", "resolve", "send"] if came.effect else ["send", "resolve", "resolve", "send"]
+        if came.begun and not came.effect:
+            after = ["recover", "send"]
+        assert not forks.run(replace(order, does=after))
+        call = the_call(order)
+        said = [(one["what"], one["status"]) for one in call.told if one["what"] != "recover"]
+        if came.begun and not came.ended:  # that it was handed on is not known
+            assert said[-1] == ("send", "unknown") and {status for _, status in said} <= {"unknown", "not_found"}, call
+            assert len(call.effects) == came.effect, call
+        else:
+            assert said[-3:] == [("resolve", "ok"), ("resolve", "not_found"), ("send", "ok")], call
+            assert len(call.effects) == 1 and call.told[-1]["metadata"]["replayed"], call
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_background_work_killed_at_any_point_runs_at_most_once(point: str, forks: Forks, tmp_path: Path) -> None:
+    came = POINTS[point]
+    for n, order in orders(tmp_path, "grind", one_in=5):
+        assert forks.run(replace(order, at=point)), "it was not killed"
+        assert not forks.run(replace(order, does=["recover", "send", "send"] if n % 2 else ["send", "recover", "send"]))
+        call = the_call(order)
+        last = call.told[-1]["status"]
+        if point == "being told":  # that it has begun: how far the work is by then is its own affair
+            assert (last, len(call.effects)) in (("unknown", 0), ("unknown", 1), ("ok", 1)), call
+        elif came.begun and not came.ended:
+            assert (last, len(call.effects)) == ("unknown", came.effect), call
+        else:
+            assert (last, len(call.effects)) == ("ok", 1), call
+
+
 # -- two programs ------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cast import Person
+from cast import Person, ask_always
 from ferrule import (
     Deferred,
     DefinitionError,
@@ -15,6 +15,7 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolResult,
+    allow,
     ask,
     deny,
     tool,
@@ -142,6 +143,32 @@ async def test_a_look_is_judged_but_not_asked_about() -> None:
     assert (denied.status, printer.looks) == ("denied", [])
     answers.append(ask("may it?"))
     assert (await runner.resume(record, True)).output == "done" and len(person.questions) == 1
+
+
+@with_and_without
+async def test_deferred_work_is_given_up_once_with_an_unknown_effect(journal: Any) -> None:
+    printer, seen, keeps = Printer(), Watch(), made(journal)
+    runner = runner_of(printer, keeps, observers=[seen])
+    record = (await runner.run(call(), **WHO)).record()
+    result = await runner.resume(record, deny("enough"))
+    assert (result.status, result.executed, seen.ends()) == ("cancelled", None, ["tool:error"])
+    other = await runner.resume(record, ToolResult("3 pages"))
+    assert other.status == ("invalid" if keeps is None else "cancelled")
+    if keeps is not None:
+        assert (await runner.run(call(), **WHO)).status == "cancelled" and printer.begun == [3]
+
+
+async def test_an_answer_of_the_wrong_kind_is_refused() -> None:
+    printer = Printer()
+    runner = runner_of(printer)
+    work = (await runner.run(call())).record()
+    for wrong in (ask("later"), None, "done"):
+        with pytest.raises(DefinitionError, match="deferred work is resumed with the ToolResult"):
+            await runner.resume(work, wrong)  # type: ignore[arg-type]
+    asks = runner_of(printer, guards=[ask_always], approve=Person(ask("later")))
+    with pytest.raises(DefinitionError, match="waits for a decision"):
+        await asks.resume((await asks.run(call())).record(), ToolResult("done"))
+    assert (await runner.resume(work, allow())).status == "failed"  # the handler returns None, but its type is str
 
 
 async def test_a_web_hook_resolves_work_by_its_ticket() -> None:

@@ -23,6 +23,12 @@ logging.disable()
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 def fill_disk(): resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(path + "-wal").st_size, hard))
 def free_disk(): resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+async def refused(waited):
+    try:
+        await waited
+    except JournalError as error:
+        assert "cannot be written" in str(error), error
+        return True
 paid = []
 @tool
 async def pay(n: int, fills: bool = False) -> str:
@@ -51,6 +57,29 @@ def rows(path: Path, query: str = "SELECT call_id, state FROM calls ORDER BY cal
         return connection.execute(query).fetchall()
     finally:
         connection.close()
+
+
+CHANGES = """
+    began = intent("began", call_id="began")
+    await journal.begin(began)
+    fill_disk()
+    for _ in range(3):
+        say(await refused(journal.begin(intent("one", call_id="one"))), await journal.find("one"))
+    say(await refused(journal.end(began, {"status": "ok"})), (await journal.find("began")).state)
+    kept = await journal.find("began")
+    say(await refused(journal.take("key", time.time() + 100)), await refused(journal.settle(kept, {})))
+    free_disk()
+    say((await journal.begin(intent("one", call_id="one"))).earlier, (await journal.find("one")).state)
+    say(*(await journal.find("began", wait=True)).outcome.items())
+    say(await journal.take("key", time.time() + 100))
+    journal.close()
+"""
+
+
+def test_a_full_disk_refuses_changes_and_gets_outcomes_later(tmp_path: Path) -> None:
+    lines = ["True None"] * 3 + ["True running", "True True", "None running", "('status', 'ok')", "True"]
+    assert run_program(tmp_path / "calls.db", CHANGES) == lines
+    assert rows(tmp_path / "calls.db") == [("began", "ended"), ("one", "running")]
 
 
 STOPPED = """
@@ -93,6 +122,18 @@ def test_an_outcome_is_written_once_the_disk_has_room(tmp_path: Path) -> None:
     lines = ["paid 1 {'unrecorded': True}", "[] False", "paid 1 {'replayed': True} [1]"]
     assert run_program(tmp_path / "calls.db", FILLED) == lines
     assert rows(tmp_path / "calls.db") == [("c1", "ended")]
+
+
+KILLED_WHILE_FULL = """
+    result = await run(call(1, fills=True))
+    say(result.text if sys.argv[2] == "fills" else (result.status, result.executed, paid))
+    os._exit(0)
+"""
+
+
+def test_an_outcome_that_was_never_written_is_unknown_afterwards(tmp_path: Path) -> None:
+    assert run_program(tmp_path / "calls.db", KILLED_WHILE_FULL, "fills") == ["paid 1"]
+    assert run_program(tmp_path / "calls.db", KILLED_WHILE_FULL, "again") == ["('unknown', None, [])"]
 
 
 FAILING = """

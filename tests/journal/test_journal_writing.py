@@ -173,6 +173,21 @@ async def test_an_error_after_a_commit_does_not_undo_it(
     assert "it broke" in caplog.text and "after the commit" in caplog.text
 
 
+async def test_a_caller_cancelled_before_its_turn_begins_nothing(journal: SQLiteJournal) -> None:
+    with open_lock_file(journal.path).committing():
+        first = asyncio.ensure_future(journal.begin(intent("one")))  # in the transaction that waits for the lock
+        await asyncio.sleep(0)
+        while first not in asyncio.all_tasks():
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(journal.begin(intent("two")))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait({second})
+    await first
+    await journal.flush()
+    assert await journal.find("two") is None
+
+
 def test_a_journal_closes_though_another_process_keeps_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

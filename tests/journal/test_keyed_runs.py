@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from processes import SECONDS
 
 from cast import add
-from ferrule import Decision, DefinitionError, Journal, Media, Runner, Text, ToolCall, ToolContext, ask, tool
+from ferrule import Decision, DefinitionError, Event, Journal, Media, Runner, Text, ToolCall, ToolContext, ask, tool
 from ferrule.errors import JournalError
 from ferrule.journal import MemoryJournal, memory
 from ferrule.loop import LoopResult, ModelText, NotResumed, Run, RunKeyError, TurnStarted, resume, run
@@ -284,6 +284,33 @@ async def test_a_stopped_run_goes_on_where_it_was(stop: str, turn: int) -> None:
     model = Model(TWO_TURNS)
     result = await run(model, ASK, office.runner(journal), key=KEY)
     assert (result.status, result.turns, model.asked) == ("done", 3, list(range(turn, 3)))
+    assert (office.paid, office.looked) == (["ada", "bob"], 1)
+
+
+@pytest.mark.parametrize("during", ["model", "call"])
+async def test_calls_that_a_cancelled_run_did_not_make_are_made_when_it_goes_on(during: str) -> None:
+    office, journal = Office(), memory()
+    script: list[Step] = [[pay("ada"), pay("bob"), ("look", {})], "All paid."]
+
+    def stop(at: str) -> None:
+        if at == during:
+            first.cancel()
+
+    def stop_after_a_payment(event: Event) -> None:
+        if event.kind == "tool:post":
+            stop("call")
+
+    first = run(
+        Model(script, lambda turn: stop("model")),
+        ASK,
+        office.runner(journal, observers=[stop_after_a_payment]),
+        key=KEY,
+    )
+    result = await first
+    assert result.status == "cancelled" and len(office.paid) == (during == "call")
+    model = Model(script)
+    result = await run(model, ASK, office.runner(journal), key=KEY)
+    assert (result.status, model.asked, {one.status for one in result.results}) == ("done", [1], {"ok"})
     assert (office.paid, office.looked) == (["ada", "bob"], 1)
 
 

@@ -112,6 +112,20 @@ async def test_a_call_that_ends_while_it_is_read_is_not_cut_off(
     journal.close()
 
 
+async def test_closing_one_of_two_journals_cuts_off_only_its_own_calls(tmp_path: Path) -> None:
+    path = tmp_path / "calls.db"
+    one, other = Journal.open(path), Journal.open(path)
+    await one.begin(intent("one"))
+    await other.begin(intent("two"))
+    other.close()
+    assert state_elsewhere(path, key="one") == "running"
+    assert state_elsewhere(path, key="two") == "cut_off"
+    found = await one.find("two")
+    assert found is not None and found.state == "cut_off"
+    one.close()
+    assert state_elsewhere(path, key="one") == "cut_off"
+
+
 FORKS_AND_USES = """
 from ferrule import Event, ToolCall
 journal = Journal.open(path)
@@ -208,6 +222,25 @@ async def test_closing_a_descriptor_drops_no_lock(tmp_path: Path, text_before: s
     assert state_elsewhere(path, text_before) == "running"
     journal.close()
     assert state_elsewhere(path, text_before) == "cut_off"
+
+
+OPENS_WITH_FEW_DESCRIPTORS = """
+import resource
+def count(): return len(os.listdir("/dev/fd"))
+Journal.open(path).close()
+before, (soft, hard) = count(), resource.getrlimit(resource.RLIMIT_NOFILE)
+for more in range(12):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + more, hard))
+    try: Journal.open(path).close()
+    except JournalError: pass
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+say(count() - before)
+"""
+
+
+def test_a_journal_that_cannot_be_opened_leaves_no_descriptor_open(tmp_path: Path, text_before: str) -> None:
+    with program(text_before + OPENS_WITH_FEW_DESCRIPTORS, tmp_path / "calls.db") as other:
+        assert other.rest() == "0"
 
 
 # -- ends of programs -------------------------------------------------------------------------------------------------

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from killed import DyingJournal
+from processes import intent
 
 from cast import Person, ask_always
 from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, Waits, ask, deny, tool
@@ -15,7 +17,9 @@ from ferrule.errors import JournalError, UnknownOutcomeError
 from ferrule.executors import Executor, StartedCall
 from ferrule.journal import MemoryJournal, memory
 from ferrule.testing import ManualClock
-from ferrule.values.journal_entry import outcome_from_result
+from ferrule.types import Begun
+from ferrule.values.journal_entry import Intent, JournalEntry, outcome_from_result
+from gates import Gate
 from waits import BOUND, until
 
 WHO = {"session": "s1", "principal": "ann"}
@@ -49,6 +53,12 @@ async def later(call: ToolCall, decision: Any, context: ToolContext) -> Any:
     return ask("later")
 
 
+async def run_twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    await next(call, context)
+    result: ToolResult = await next(call, context)
+    return result
+
+
 def call(euros: int = 5, id: str = "c1") -> ToolCall:
     return ToolCall(id, "pay", {"euros": euros})
 
@@ -80,6 +90,18 @@ async def test_another_session_principal_turn_or_argument_is_another_call(other:
     assert bank.paid == [5, euros] and result.metadata == {}
 
 
+async def test_a_repeated_call_waits_for_the_first_that_still_runs() -> None:
+    gate, sent = Gate(), ToolCall("c1", "wait")
+    runner = Runner([gate.tool], journal=memory(), concurrency=1)
+    first = asyncio.create_task(runner.run(sent, **WHO))
+    await gate.inside.wait()
+    others = [asyncio.create_task(runner.run(sent, **WHO)) for _ in range(3)]
+    await until(lambda: runner.waiting == 3)
+    gate.open.set()
+    results = await asyncio.gather(first, *others)
+    assert gate.runs == 1 and [result.metadata.get("replayed", False) for result in results] == [False] + 3 * [True]
+
+
 async def test_a_repeated_call_is_judged_again() -> None:
     bank, person = Bank(), Person()
     runner = Runner([bank.pay], guards=[ask_always], approve=person, journal=memory())
@@ -87,6 +109,30 @@ async def test_a_repeated_call_is_judged_again() -> None:
     assert (len(person.questions), bank.paid) == (1, [5])
     denied = await runner.replace(guards=[lambda call, context: deny("no longer")]).run(call(), **WHO)
     assert denied.status == "denied" and "paid" not in denied.text
+
+
+async def test_a_call_that_never_started_leaves_nothing_in_the_journal() -> None:
+    bank, journal = Bank(), memory()
+    suspends = Runner([bank.pay], guards=[ask_always], approve=later, journal=journal)
+    assert (await suspends.run(call(), **WHO)).status == "suspended"
+
+    class Slow(MemoryJournal):
+        async def begin(self, intent: Intent, *, after: JournalEntry | None = None) -> Begun:
+            begun = await super().begin(intent, after=after)
+            committed.set()
+            await asyncio.Event().wait()
+            return begun
+
+    committed, slow = asyncio.Event(), Slow()
+    vars(slow).update(vars(journal))
+    task = asyncio.create_task(Runner([bank.pay], journal=slow).run(call(), **WHO))
+    await committed.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    await asyncio.sleep(0)
+    assert await journal.unfinished() == [] and bank.paid == []
+    assert (await Runner([bank.pay], journal=journal).run(call(), **WHO)).metadata == {}
+    assert bank.paid == [5]
 
 
 async def test_the_intent_is_written_before_the_handler_runs() -> None:
@@ -237,6 +283,17 @@ async def test_the_first_program_that_settles_a_call_decides_its_result() -> Non
     assert bank.paid == [5]
 
 
+async def test_an_unreadable_outcome_counts_as_unknown_and_stops_no_recovery() -> None:
+    bank, journal = Bank(), DyingJournal()
+    runner = await cut_off(bank, journal)
+    [kept] = await journal.unfinished()
+    nothing_to_resume_by = {**outcome_from_result(ToolResult("?")), "status": "suspended"}
+    await journal.settle(kept, nothing_to_resume_by)
+    results = [await runner.run(call(), **WHO), *await runner.recover()]
+    assert [(one.status, one.executed) for one in results] == [("unknown", None)] * 2
+    assert bank.paid == [5] and await journal.unfinished() == []
+
+
 async def test_recover_settles_a_cut_off_call_once() -> None:
     bank, journal, seen = Bank(), DyingJournal(), []
     runner = await cut_off(bank, journal, observers=[lambda event: seen.append((event.kind, event.call.id))])
@@ -251,6 +308,63 @@ async def test_recover_settles_a_cut_off_call_once() -> None:
     runner = await cut_off(bank, journal)
     assert await runner.recover() == []
     assert (await runner.run(call(), **WHO)).text == "paid 5"
+
+
+async def test_recover_settles_many_calls_in_order_and_some_side_by_side() -> None:
+    running = most = 0
+
+    async def find_out(call: ToolCall, context: ToolContext) -> ToolResult | bool:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return ToolResult(f"paid by {call.id}")
+
+    class Fails(MemoryJournal):
+        async def settle(self, kept: JournalEntry, outcome: Any) -> bool:
+            if kept.intent.call_id == "c7":
+                raise JournalError("the disk is full")
+            return await super().settle(kept, outcome)
+
+    async def recover(journal: MemoryJournal) -> tuple[list[str], list[str]]:
+        for n in range(200):
+            await journal.begin(intent(f"k{n:03}", call_id=f"c{n}", session="s1", arguments={"euros": 5}))
+        journal.cut_off()
+        results: list[ToolResult] = []
+        with suppress(JournalError):
+            results = await Runner([Bank(reconcile=find_out).pay], journal=journal).recover()
+        return [one.text for one in results], [kept.intent.call_id for kept in await journal.unfinished()]
+
+    assert await recover(memory()) == ([f"paid by c{n}" for n in range(200)], [])
+    assert 2 <= most <= 64 and running == 0
+    # Each call that is under way is settled before the error is raised.
+    assert await recover(Fails()) == ([], ["c7", *(f"c{n}" for n in range(64, 200))])
+
+
+async def test_the_idempotency_key_survives_retries_and_a_suspension() -> None:
+    bank = Bank()
+    runner = Runner([bank.pay], guards=[ask_always], approve=later, inside=[run_twice])
+    for who in (WHO, {}):
+        del bank.keys[:]
+        record = (await runner.run(call(), **who)).record()
+        await runner.resume(record, True)
+        assert bank.keys == [record["pending"]["idempotency_key"]] * 2 and len(bank.keys[0]) == 32
+
+
+async def test_a_retry_around_the_call_keeps_its_last_outcome() -> None:
+    ran = []
+
+    @tool
+    async def pay(euros: int) -> str:
+        """Pay."""
+        ran.append(euros)
+        if len(ran) == 1:
+            raise ValueError("down")
+        return "paid"
+
+    runner = Runner([pay], journal=memory(), around=[run_twice])
+    assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid", "paid"] and ran == [5, 5]
 
 
 # -- records that are resumed again ------------------------------------------------------------------------------------
@@ -270,3 +384,27 @@ async def test_a_record_resumed_again_gets_the_first_outcome_and_does_not_run(wh
     assert (again.text, again.executed, desk.paid) == ("paid 5", True, [5])
     desk.answer = deny("no longer")
     assert "paid" not in (await desk.asking_runner(journal).resume(record, True)).text
+
+
+async def test_a_resumed_call_that_did_not_happen_says_so_to_a_second_answer() -> None:
+    desk, journal = Bank(reconcile=lambda call, context: False), DyingJournal()
+    record = await suspended_record(desk, journal, **WHO)
+    await journal.while_dying(desk.asking_runner(journal).resume(record, True))
+    [settled] = await desk.asking_runner(journal).recover()
+    again = await desk.asking_runner(journal).resume(record, True)
+    assert settled.executed is again.executed is False and again.status == "invalid"
+    assert "no effect of the earlier answer" in str(again.error) and desk.paid == [5]
+    sent_again = desk.asking_runner(journal).replace(approve=lambda call, decision, context: True)
+    assert (await sent_again.run(call(), **WHO)).text == "paid 5" and desk.paid == [5, 5]
+
+
+async def test_a_second_resume_waits_for_the_outcome_of_the_first() -> None:
+    gate = Gate()
+    runner = Runner([gate.tool], guards=[ask_always], approve=later, journal=memory())
+    record = (await runner.run("wait", {}, **WHO)).record()
+    first = asyncio.create_task(runner.resume(record, True))
+    await gate.inside.wait()
+    second = asyncio.create_task(runner.resume(record, True))
+    await until(lambda: runner.waiting == 1)
+    gate.open.set()
+    assert [(await one).text for one in (first, second)] == ["through", "through"] and gate.runs == 1

@@ -103,6 +103,38 @@ def test_a_call_is_running_until_its_process_is_killed(path: Path, name: str) ->
     assert following.news() == []
 
 
+AGAIN = """
+from ferrule import tool
+
+@tool(idempotent=True)
+async def put(order: str) -> str:
+    \"\"\"Put an order away.\"\"\"
+    print("slow", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(kept(path, lambda runner: runner.replace(tools=[put]).run(call("p1", "put"), ADA)))
+"""
+
+
+def test_a_cut_off_call_that_ran_again_is_one_call(path: Path) -> None:
+    @tool(idempotent=True)
+    async def put(order: str) -> str:
+        """Put an order away."""
+        return "put away"
+
+    for _ in range(2):
+        with program(DESK + AGAIN, path) as other:
+            assert other.read_line() == "slow"
+            other.kill()
+        assert found(path) == [("p1", "cut_off")]
+    assert journaled(path, lambda runner: runner.run(call("p1", "put"), ADA), tools=[put]).success
+    assert found(path) == [("p1", "ok")] and found(path, status=UNFINISHED) == []
+    one = the_call(path, "p1")
+    assert [event.kind for event in one.events].count("tool:started") == 3 and one.intent is not None
+    assert journaled(path, lambda runner: runner.run(call("p1", "put"), ADA), tools=[put]).metadata["replayed"]
+    assert found(path) == [("p1", "ok"), ("p1", "ok")]
+
+
 def test_a_call_resumed_in_another_process_is_one_call(path: Path) -> None:
     record = journaled(path, lambda runner: runner.run(call("c2", order="later"), ADA)).record()
     assert found(path) == [("c2", "suspended")]
@@ -207,8 +239,11 @@ def test_a_call_killed_while_a_person_was_asked_was_not_started(path: Path) -> N
     [
         {"status": "failed"},
         {"status": {"broken"}},
+        {"status": 5},
         {"principal": ["ada"]},
+        {"tool": {"refund"}},
         {"since": "2h"},
+        {"until": "2026-11-30"},
     ],
 )
 def test_a_filter_refuses_a_condition_that_fits_nothing(wanted: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from killed import DyingJournal
 
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.journal import memory
@@ -49,6 +50,13 @@ async def test_a_replayed_call_costs_no_budget_and_no_rate() -> None:
 async def test_a_replayed_failure_opens_no_breaker() -> None:
     runner = Runner([pay], journal=memory(), around=[breaker(2, 60)])
     assert (await statuses(runner, 500, 500, 500, 1)) == ["failed", "failed", "failed", "ok"]
+
+
+async def test_a_cut_off_call_costs_no_budget() -> None:
+    journal, costs = DyingJournal(), budget(calls=2)
+    runner = Runner([pay], journal=journal, around=[costs])
+    assert await journal.while_dying(statuses(runner, 1)) == ["ok"]
+    assert await statuses(runner, 1, 1) == ["unknown", "unknown"] and costs.used(("s1", "ann")) == {"calls": 1.0}
 
 
 @pytest.mark.parametrize("marks", [{}, {"idempotent": True}, {"read_only": True}], ids=str)
