@@ -29,6 +29,25 @@ def test_a_block_newer_than_the_sdk_goes_back_unchanged() -> None:
     assert anthropic.turn(sdk) == [{"role": "assistant", "content": response["content"]}]
 
 
+def test_server_tools_are_not_calls_of_ours() -> None:
+    response = API.write("", [], "done")
+    response["content"] = [{"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {"query": "x"}}]
+    assert anthropic.calls(response) == []
+    assert anthropic.stop(response) == "end"
+
+
+def test_a_paused_turn_is_to_be_sent_back() -> None:
+    response = API.write("Searching.", [], "done") | {"stop_reason": "pause_turn"}
+    assert anthropic.stop(response) == "pause"
+    assert anthropic.turn(response)[0]["content"] == response["content"]
+
+
+def test_input_that_came_as_text_runs_and_goes_back_as_an_object() -> None:
+    response = API.write("", [("c", "add", '{"a": 1}')], "calls")
+    assert dict(anthropic.calls(response)[0].arguments) == {"a": 1}
+    assert anthropic.turn(response)[0]["content"][0]["input"] == {"a": 1}
+
+
 def test_a_call_keeps_its_caller_and_its_toolset() -> None:
     response = API.write("", [ADD, GREET], "calls")
     caller = {"type": "code_execution_20250825", "tool_id": "srvtoolu_1"}

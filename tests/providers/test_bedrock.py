@@ -51,6 +51,13 @@ def test_blank_text_stays_behind() -> None:
     assert [next(iter(block)) for block in bedrock.turn(response)[0]["content"]] == ["toolUse"]
 
 
+def test_tools_of_the_server_are_not_ours() -> None:
+    response = API.write("", [ADD], "done")
+    response["output"]["message"]["content"][0]["toolUse"]["type"] = "server_tool_use"
+    assert bedrock.calls(response) == [] and bedrock.stop(response) == "end"
+    assert bedrock.turn(response)[0]["content"] == response["output"]["message"]["content"]
+
+
 def test_without_a_status_the_text_says_that_it_is_an_error() -> None:
     given = [result(ToolCall("c1", "add"), {"sum": 3}), result(ToolCall("c2", "add"), error="no")]
     messages = bedrock.results(given, status=False)
@@ -83,6 +90,13 @@ def test_no_two_documents_of_a_history_have_one_name(name: str | None) -> None:
     names = document_names([*first, *second])
     assert len(set(names)) == 5
     assert all(re.fullmatch(r"(?!.*\s\s)[a-zA-Z0-9\s()\[\]-]{1,200}", name) for name in names)
+
+
+def test_a_thought_that_botocore_does_not_know_stays_behind() -> None:
+    stream = bedrock.Stream()
+    for delta in ({"reasoningContent": {"SDK_UNKNOWN_MEMBER": {"name": "new"}}}, {"text": "Hello."}):
+        stream.feed({"contentBlockDelta": {"contentBlockIndex": 0, "delta": delta}})
+    assert stream.turn() == [{"role": "assistant", "content": [{"text": "Hello."}]}]
 
 
 def turns_of(response: Any) -> list[Any]:

@@ -73,20 +73,22 @@ def test_an_empty_object_before_the_arguments_is_no_part_of_them(name: str, form
 # Why a turn ended
 
 STOPS = {
-    "anthropic": {"weird": "other"},
-    "openai_chat": {"weird": "other", "error": "other", "eos": "calls", "STOP": "calls"},
+    "anthropic": {"weird": "other", "error": "other"},
+    "openai_chat": {"weird": "other", "error": "other", "eos": "calls", "end_turn": "calls", "STOP": "calls"},
     "gemini": {
         **dict.fromkeys(["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MALFORMED_RESPONSE"], "malformed"),
         "LANGUAGE": "other",
     },
-    "interactions": {"failed": "other", "queued": "other"},
+    "interactions": {"failed": "other", "cancelled": "other", "brand_new": "other", "queued": "other"},
     "bedrock": {
-        **dict.fromkeys(["malformed_tool_use", "malformed_model_output"], "malformed"),
-        **dict.fromkeys(["guardrail_intervened", "content_filtered"], "refused"),
+        "malformed_tool_use": "malformed",
+        "malformed_model_output": "malformed",
+        "guardrail_intervened": "refused",
+        "content_filtered": "refused",
         "brand_new": "other",
     },
     "mistral": {"error": "other"},
-    "cohere": {"ERROR": "other", "BRAND_NEW": "other"},
+    "cohere": {"ERROR": "other", "TIMEOUT": "other", "BRAND_NEW": "other"},
     "ollama": {"unload": "other"},
 }
 
@@ -120,6 +122,13 @@ def test_a_bedrock_turn_without_its_call_is_malformed() -> None:
     response = ALL["bedrock"].write("Text.", [], "calls")
     assert ALL["bedrock"].module.stop(response) == "malformed"
     assert "'tool_use'" in str(ALL["bedrock"].module.reason(response))
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "anthropic"])
+def test_most_apis_need_nothing_but_the_messages(name: str) -> None:
+    api = ALL[name]
+    response = api.write("", [ADD], "calls")
+    assert api.module.state(response) == api.feed(api.events(response)).state() == {}
 
 
 # An answer that is no text

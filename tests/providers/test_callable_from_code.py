@@ -92,3 +92,12 @@ async def test_a_call_from_code_says_which(provider: Any, response: Any, sdk: An
     for read in (response, sdk.model_validate(response)):
         results = await Runner(TOOLS, guards=[allowed]).run_all(provider.calls(read))
         assert [result.status for result in results] == ["denied", "ok"]
+
+
+def test_the_answer_says_which_code_it_is_for() -> None:
+    runner = Runner(TOOLS)
+    (first, _) = [runner.run_sync(call) for call in openai_responses.calls(OPENAI)]
+    (item,) = openai_responses.results([first])
+    assert item["caller"] == {"type": "program", "caller_id": "pc_1"}  # type: ignore[typeddict-item]
+    assert openai_responses.turn(OPENAI)[0]["fingerprint"] == "f"  # type: ignore[typeddict-item]
+    assert anthropic.state(CLAUDE) == {"container": "container_1"}

@@ -87,6 +87,15 @@ def test_only_true_allows_an_address() -> None:
             Media("image", None, "image/png", "https://a.example/x.png", fetch=fetch)
 
 
+def test_words_about_media_are_bounded_and_on_one_line() -> None:
+    media = Media("image", None, "image/png", "s3://bucket/\n" + "x" * 100_000, "\n" * 100_000)
+    [message] = import_module("ferrule.providers.anthropic").results(
+        [ToolResult(content=[media], call=ToolCall("c", "look", {}), status="ok")]
+    )
+    text = message["content"][0]["content"][0]["text"]
+    assert len(text) < 5_000 and "\n" not in text and "s3://bucket/" in text
+
+
 BY_HAND = Media("image", None, "image/png", "s3://bucket/secret.png", fetch=True)
 
 

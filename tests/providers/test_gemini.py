@@ -12,12 +12,21 @@ from google.genai._gaos.types.interactions import CreateModelInteraction, Create
 from google.genai.types import GenerateContentConfig
 from tests.models.servers.fitting import misfit
 
+from ferrule import Toolset
+from ferrule.errors import DefinitionError
 from ferrule.providers import gemini
 from ferrule.values.call import ToolCall
 
 GENERATE, INTERACTIONS = ALL["gemini"], ALL["interactions"]
 
 # generateContent
+
+
+def test_a_parameter_name_that_interactions_refuse_is_refused() -> None:
+    schema = {"type": "object", "properties": {"x-y": {"type": "string"}}}
+    odd = Toolset([{"name": "odd", "input_schema": schema, "execute": lambda input: input}])
+    with pytest.raises(DefinitionError, match=r"'odd'.*Gemini.*properties"):
+        gemini.tools(odd, api="interactions")
 
 
 @pytest.mark.parametrize(
@@ -70,6 +79,11 @@ def test_a_call_whose_arguments_come_in_parts_does_not_run() -> None:
     assert stream.turn()[0]["parts"] == [{"functionCall": {"id": call.id, "name": "f"}}]
 
 
+def test_a_chunk_alone_is_no_whole_turn() -> None:
+    (call,) = gemini.calls({"candidates": [{"content": {"parts": [{"functionCall": {"name": "add"}}]}}]})
+    assert call.problem and "finishReason" in call.problem
+
+
 @pytest.mark.parametrize("form", ["dict", "sdk"])
 def test_a_turn_that_can_be_continued_is_a_pause_with_its_token(form: str) -> None:
     api = GENERATE
@@ -88,6 +102,16 @@ def test_a_turn_that_can_be_continued_is_a_pause_with_its_token(form: str) -> No
     state = gemini.state(whole)
     assert state == stream.state() == gemini.state(stream.partial()) == {"continuation_token": token}
     assert GenerateContentConfig(**state).continuation_token == b"\xff\xfe\xfa??>"
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_a_stream_keeps_the_fields_beside_its_content(form: str) -> None:
+    grounding = {"webSearchQueries": ["ferrules"]}
+    response = GENERATE.write("Found.", [], "done")
+    events = list(GENERATE.events(response, list))
+    events[-1]["candidates"][0]["groundingMetadata"] = grounding
+    (candidate,) = GENERATE.feed(events, form).partial()["candidates"]
+    assert candidate["groundingMetadata"] == grounding and candidate["finishReason"] == "STOP"
 
 
 def test_a_result_with_a_reference_goes_as_text() -> None:
@@ -125,6 +149,13 @@ def test_thoughts_go_back_signed_and_user_input_does_not(form: str) -> None:
     assert api.feed(api.events(response, list), form).turn() == expected
     response["steps"].insert(0, {"type": "user_input", "content": [{"type": "text", "text": "Add."}]})
     assert gemini.turn(api.in_form(response, form)) == expected
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_an_interaction_that_failed_says_why(form: str) -> None:
+    failed = {"id": "int_1", "status": "failed", "errors": [{"code": "internal", "message": "Full."}], "steps": []}
+    whole = INTERACTIONS.in_form(failed, form)
+    assert (gemini.stop(whole), gemini.reason(whole)) == ("other", "internal: Full.")
 
 
 ENDS = ("interaction.status_update", "interaction.completed")

@@ -26,10 +26,22 @@ MORE_EVENTS: dict[str, list[Event]] = {
         {**AT, "type": "response.reasoning_text.delta", "item_id": "r", "content_index": 0, "delta": "c"},
         {**AT, "type": "response.reasoning_summary_text.delta", "item_id": "r", "summary_index": 0, "delta": "d"},
     ],
+    "openai_chat": [
+        {"choices": [{"index": 0, "delta": {"reasoning_details": [{"index": 0, "type": "text", "text": "a"}]}}]},
+        {"choices": [{"index": 0, "delta": {"content": "", "annotations": [{"index": 0, "type": "url_citation"}]}}]},
+    ],
+    "anthropic": [
+        {"type": "content_block_delta", "index": 8, "delta": {"type": "text_delta", "text": "a"}},
+        {"type": "content_block_delta", "index": 8, "delta": {"type": "citations_delta", "citation": {"x": 1}}},
+    ],
     "bedrock": [
         {"contentBlockStart": {"contentBlockIndex": 8, "start": {"image": {"format": "png"}}}},
         {"contentBlockDelta": {"contentBlockIndex": 8, "delta": {"citation": {"title": "a"}}}},
     ],
+    "interactions": [
+        {"event_type": "step.delta", "index": 8, "delta": {"type": "thought_signature", "signature": "a"}},
+    ],
+    "cohere": [{"type": "citation-start", "index": 0, "delta": {"message": {"citations": {"start": 0, "end": 1}}}}],
 }  # fmt: skip
 
 

@@ -183,3 +183,28 @@ def test_an_item_that_the_api_runs_itself_is_no_call(item: Response) -> None:
     response = API.write("Done.", [], "done")
     response["output"].append(written)
     assert openai_responses.calls(response) == [] and openai_responses.stop(response) == "end"
+
+
+# Streams
+
+
+def test_encrypted_content_is_that_of_the_finished_item() -> None:
+    response = API.write("", [ADD], "calls")
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "late"}
+    response["output"].insert(0, reasoning)
+    events = list(API.events(response, list))
+    events[-1]["response"] = {
+        **response,
+        "output": [{**reasoning, "encrypted_content": "other"}, response["output"][1]],
+    }
+    assert API.feed(events).turn()[0]["encrypted_content"] == "late"
+
+
+def test_custom_input_is_streamed() -> None:
+    item = {"type": "custom_tool_call", "id": "i", "call_id": "c", "name": "sql", "input": ""}
+    events = [{"type": "response.output_item.added", "output_index": 0, "item": item}]
+    for piece in ("select", " 1"):
+        at = {"item_id": "i", "output_index": 0}
+        events.append({"type": "response.custom_tool_call_input.delta", "delta": piece, **at})
+    stream = API.feed(events)
+    assert dict(stream.calls()[0].arguments) == {"input": "select 1"} and stream.calls()[0].problem

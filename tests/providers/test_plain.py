@@ -7,7 +7,7 @@ import re
 from typing import Annotated, Any, Literal
 
 import pytest
-from any_schema import DRAFT_7, Schema, make_tool, object_of, send, validator
+from any_schema import DRAFT_7, Schema, definition_of, make_tool, object_of, schema_in, send, validator
 from pydantic import BaseModel, RootModel
 
 from ferrule import Field, Runner, Tool, ToolCall, Toolset, tool
@@ -98,6 +98,13 @@ def test_a_field_of_several_forms_takes_what_one_of_them_takes(module: Any, key:
 
 
 @ALL
+def test_parts_that_cannot_be_merged_are_said_in_words(module: Any) -> None:
+    parts = [{"dependentRequired": {"a": ["b"]}}, {"dependentRequired": {"b": ["a"]}}]
+    subject = make_tool({**object_of(a={"type": "null"}, b={"type": "null"}), "allOf": parts})
+    assert '"b": ["a"]' in words_about(module, subject)
+
+
+@ALL
 def test_a_reference_that_cannot_be_followed_is_said_in_words(module: Any) -> None:
     reference = {"$ref": "#/properties/a/items/0"}
     pair = {"type": "array", "items": [{"type": "null"}]}
@@ -125,6 +132,14 @@ def test_a_root_description_goes_into_that_of_the_tool_once(module: Any) -> None
         assert description == expected and "description" not in schema
 
 
+@ALL
+def test_no_schema_is_sent_with_its_address(module: Any) -> None:
+    address = {"$id": "https://example.org/b", "$schema": "https://json-schema.org/draft/2020-12/schema"}
+    odd = {**object_of(a={"type": "string", **address}), **address, "$id": "https://example.org/a"}
+    text = json.dumps(send(module, make_tool(odd)))
+    assert "example.org" not in text and "json-schema.org" not in text
+
+
 # Arrays
 
 
@@ -138,6 +153,11 @@ def test_prefix_items_become_one_schema_and_words(module: Any) -> None:
     assert module is ollama or (found["minItems"], found["maxItems"]) == (1, 2)
     more = send(module, make_tool(object_of(a={**odd, "items": {"type": "null"}})))[1]["properties"]["a"]
     assert more["items"] == {"anyOf": [*first, {"type": "null"}]}
+
+
+@pytest.mark.parametrize("module", [anthropic, bedrock, cohere, mistral])
+def test_prefix_items_are_sent_to_an_api_that_accepts_them(module: Any) -> None:
+    assert "prefixItems" in send(module, plant)[1]["properties"]["at"]
 
 
 def test_an_older_draft_goes_as_draft_2020_12() -> None:
@@ -198,6 +218,25 @@ def test_references_are_written_out_and_a_circle_ends_in_words(module: Any) -> N
     assert node["properties"]["children"]["items"] == {"type": "object", "description": "Node again, as above"}
 
 
+def test_ollama_gets_its_keywords_and_the_rest_in_words() -> None:
+    odd = {"allOf": [{"type": "integer", "minimum": 1}, {"maximum": 5}], "title": "A"}
+    either = {"oneOf": [{"const": "a"}, {"type": "object", "additionalProperties": {"type": "null"}}]}
+    assert send(ollama, make_tool(object_of(a=odd, b=either)))[1]["properties"] == {
+        "a": {"type": "integer", "description": "{minimum: 1, maximum: 5}"},
+        "b": {
+            "anyOf": [{"enum": ["a"]}, {"type": "object", "description": '{additionalProperties: {"type": "null"}}'}]
+        },
+    }
+
+
+def test_a_dynamic_reference_is_said_in_words() -> None:
+    defs = {"X": {"$dynamicAnchor": "X", "type": "string"}}
+    subject = make_tool({**object_of(a={"$dynamicRef": "#/$defs/X"}), "$defs": defs})
+    for module in (anthropic, openai_chat, openai_responses, bedrock, mistral, cohere):
+        found = send(module, subject)[1]["properties"]["a"]
+        assert "$dynamicRef" not in found and "$dynamicRef" in found["description"]
+
+
 @pytest.mark.parametrize("module", WRITE_OUT)
 def test_definitions_that_double_each_other_end_in_words(module: Any) -> None:
     defs: Schema = {"D40": {"type": "string"}}
@@ -238,6 +277,13 @@ def test_a_refused_parameter_name_is_an_error_with_its_place(
 
 
 # What is left as it is
+
+
+@ALL
+def test_a_bound_copy_of_a_sent_tool_is_sent_without_the_bound_parameter(module: Any) -> None:
+    subject = make_tool(object_of(a={"type": "string"}, b={"type": "string"}))
+    assert schema_in(definition_of(module, subject))["properties"].keys() == {"a", "b"}
+    assert schema_in(definition_of(module, subject.bind(b="x")))["properties"].keys() == {"a"}
 
 
 def test_a_pattern_that_takes_long_to_read_is_not_sent() -> None:

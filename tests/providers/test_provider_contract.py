@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -192,8 +194,7 @@ def test_a_refusal_has_the_reason_that_the_api_gave(name: str, events: list[Resp
 
 
 @pytest.mark.parametrize(
-    ("name", "index"),
-    [("anthropic", "index"), ("interactions", "index"), ("bedrock", "contentBlockIndex"), ("cohere", "index")],
+    ("name", "index"), [("anthropic", "index"), ("interactions", "index"), ("bedrock", "contentBlockIndex")]
 )
 def test_a_new_id_under_a_used_index_is_a_new_call(name: str, index: str) -> None:
     response = ALL[name].write("", [ADD, GREET], "calls")
@@ -271,6 +272,12 @@ def test_an_error_has_a_text_and_the_content_that_came_with_it(api: Api) -> None
         assert "failed" in text_of(api, error=error, status="failed", content=content)
     text = text_of(api, error="exit code 2", content=[Text("line 3: oops"), Media("image", PNG, "image/png")])
     assert "exit code 2" in text and "line 3: oops" in text and "image/png" in text
+
+
+@pytest.mark.parametrize("name", ["openai_chat", "openai_responses", "mistral", "ollama"])
+def test_an_error_is_marked_once(name: str) -> None:
+    assert text_of(ALL[name], error="Error: no", status="failed") == "Error: no"
+    assert text_of(ALL[name], error="error-free until 3", status="failed") == "Error: error-free until 3"
 
 
 def test_a_result_without_a_call_is_refused(api: Api) -> None:
@@ -398,12 +405,59 @@ def test_any_value_survives_as_an_argument_and_as_a_result(name: str, value: Any
         assert json.dumps(json.loads(text), sort_keys=True) == json.dumps(value, sort_keys=True)
 
 
+@pytest.mark.parametrize("name", ALL)
+@given(cuts=st.lists(st.integers(0, 40), max_size=6))
+def test_any_chunking_of_a_stream_gives_the_same_calls(name: str, cuts: list[int]) -> None:
+    api = ALL[name]
+    arguments = {"name": "Zoë 😀", "b": 'a {quoted}\n "text"'}
+    response = api.write("Some text.", [("c1", "greet", arguments), ("c2", "greet", {"name": "b"})], "calls")
+
+    def cut(text: str) -> list[str]:
+        edges = [0, *sorted(min(at, len(text)) for at in cuts), len(text)]
+        return [text[a:b] for a, b in itertools.pairwise(edges)]
+
+    expected, turn, stop = api.read(response, "dict")
+    calls, streamed, stopped = api.read(response, "stream", cut)
+    assert [(c.id, c.name, dict(c.arguments)) for c in calls] == [(c.id, c.name, dict(c.arguments)) for c in expected]
+    assert stopped == stop and len(json.dumps(streamed)) > 0 and api.ids(streamed) == api.ids(turn)
+
+
 @pytest.mark.parametrize("name", ["anthropic", "openai_responses", "openai_chat"])
 def test_a_character_that_was_cut_in_two_is_whole_again(name: str) -> None:
     response = ALL[name].write("", [("c", "add", "{}")], "calls")
     events = ALL[name].events(response, lambda _: ['{"a": "\ud83d', '\ude00"}'])
     deltas = [event for event in events if ".done" not in str(event.get("type")) and "response" not in event]
     assert ALL[name].feed(deltas).calls()[0].raw == '{"a": "😀"}'
+
+
+@tool
+def take(value: Any = None) -> str:
+    """Take anything."""
+    return "ran"
+
+
+MANY, LEVELS = (10_000_000, 100_000) if os.environ.get("FERRULE_TESTS") == "all" else (100_000, 20_000)
+"""Characters and levels; ten megabytes are in the runs that have time for them."""
+BAD = {
+    "deep text": '{"value":' * LEVELS,
+    "deep and closed": '{"value":' * LEVELS + "1" + "}" * LEVELS,
+    "long and cut off": '{"value": "' + "x" * MANY,
+    "long and quotes alone": '{"value": ' + '"' * MANY,
+    "glued": '{"value": 1}{"value": 2}',
+    "not a number": '{"value": NaN}',
+    "surrogate": '{"value": "\\ud800"}',
+}
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("bad", BAD.values(), ids=list(BAD))
+def test_arguments_that_cannot_be_trusted_run_nothing_and_come_to_an_end(bad: str) -> None:
+    for name, api in ALL.items():
+        for way in ("dict", "stream"):
+            calls, turn, _ = api.read(api.write("", [("call_a", "take", bad)], "calls"), way)
+            refused = Runner([take]).run_sync(calls[0])
+            assert (refused.status, refused.executed) == ("invalid", False), (name, way)
+            encode([turn, api.module.results([refused])])
 
 
 # Definitions
@@ -427,6 +481,11 @@ def test_deferred_tools_stand_behind_the_others_and_change_nothing_before_them(a
 def test_an_option_for_a_tool_that_is_not_there_is_refused(api: Api, option: str) -> None:
     with pytest.raises(DefinitionError, match="'subtract'"):
         api.module.tools(TOOLS, **{option: ["subtract"]})
+
+
+def test_a_tool_with_other_words_is_written_anew(api: Api) -> None:
+    api.definitions(TOOLS)
+    assert api.definitions([add.replace(description="Other.")])[0]["description"] == "Other."
 
 
 def spoil(value: Any) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from ferrule import Media, Runner, ToolCall, ToolError, ToolResult, Toolset, models, tool
+from ferrule import DefinitionError, Media, Runner, ToolCall, ToolError, ToolResult, Toolset, build_tool, models, tool
 from ferrule.providers import NAMES
 
 ROOT = Path(__file__).parent.parent.parent
@@ -34,6 +35,16 @@ OUTPUTS: dict[str, Any] = {
 """What the rows of the tables of outputs are about."""
 ALWAYS = ("a text", "a JSON value", "an image", "a failed call")
 """The rows that each table has."""
+EVERYWHERE = {
+    "a text file": "a,b",
+    "audio": r"\[audio of 4 bytes, audio/wav: it cannot be ",
+    "another file": r"\[file of 2 bytes named 'a.zip', application/zip: it cannot be ",
+    "an image at an address": r"\[image, image/png, at 'https://a.example/x.png': it cannot be ",
+    "an image with `fetch=True`": r"\[image, image/png, at 'https://a.example/x.png': it cannot be ",
+    "a PDF": r"\[file of 4 bytes named 'a.pdf', application/pdf: it cannot be ",
+    "a suspended call": "the call 'call_1' of 'pay' is suspended ",
+}
+"""What docs/models.md says of every API, unless a page has a row of its own."""
 
 
 class Row(NamedTuple):
@@ -107,6 +118,14 @@ def test_each_module_has_a_page_with_rows_for_the_common_outputs() -> None:
         assert named == [output for output in OUTPUTS if output in named] and set(ALWAYS) <= set(named)
 
 
+@pytest.mark.parametrize("output", EVERYWHERE)
+async def test_an_output_without_a_row_is_sent_as_everywhere(output: str) -> None:
+    found = await result(output)
+    for page in PAGES:
+        written = json.dumps(module_of(page).results([found]), default=repr)
+        assert output in outputs_on(page) or re.search(EVERYWHERE[output], written), page
+
+
 @pytest.mark.parametrize("row", rows("A tool returns"), ids=lambda row: f"{row.page} {row.cells[0]}")
 async def test_an_output_goes_where_the_page_says(row: Row) -> None:
     output, where, *interactions = row.cells
@@ -127,12 +146,52 @@ def value_of(code: str, module: Any) -> Any:
 
 
 ASKED = [row for row in rows("You write | In the request") if not row.cells[1].startswith("nothing")]
+NO_EXAMPLES = sorted({*NAMES} - {"anthropic"})
+"""The APIs that take no examples of arguments."""
 
 
 @pytest.mark.parametrize("row", ASKED, ids=lambda row: " ".join(row.cells[:1]))
 def test_an_option_is_in_the_request_as_the_page_says(row: Row) -> None:
     [code], said = quoted(row.cells[0]), row.cells[1]
     assert quoted(said) and missing(value_of(code, module_of(row.page)), said) == []
+
+
+@pytest.mark.parametrize("name", NO_EXAMPLES)
+def test_examples_change_nothing_where_an_api_takes_none(name: str) -> None:
+    made = [Toolset([tool(plain_price, **options)]) for options in ({}, {"examples": [{"item": "anvil"}]})]
+    assert MODULES[name].tools(made[0]) == MODULES[name].tools(made[1])
+
+
+REFUSED = {
+    'anthropic.tool_choice("auto", only=["weigh"])': "offer fewer",
+    'anthropic.tools(toolset, deferred=["cost"])': "it has ['price', 'weigh']",
+    'bedrock.tool_choice("none")': "leave toolConfig out",
+    'bedrock.tool_choice("auto", parallel=False)': "additionalModelRequestFields",
+    'cohere.tool_choice("price")': "offer the tool alone",
+    'cohere.tool_choice("auto", parallel=False)': "leave parallel=False out",
+    'cohere.tools(toolset, strict=["weigh"])': "pass strict=True",
+    "ollama.tools(toolset, strict=True)": "Leave strict out",
+    'ollama.tool_choice("required")': "offer the tools that may be called",
+    'ollama.tool_choice("none")': "leave the tools out",
+    'openai_chat.tool_choice("none", only=["weigh"])': "leave it out",
+    'openai_responses.tool_choice("none", only=["weigh"])': "leave it out",
+    'openai_responses.tools(toolset, strict=["cost"])': "strict='where possible' means all that can be",
+}
+"""What an API cannot say, and what its error says to do instead."""
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_a_refused_option_is_an_error_with_the_way_out(code: str) -> None:
+    with pytest.raises(DefinitionError, match=re.escape(REFUSED[code])):
+        value_of(code, None)
+
+
+def test_a_name_that_does_not_fit_is_sent_as_the_page_on_models_says() -> None:
+    said = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    for module in MODULES.values():
+        written = json.dumps(module.tools(Toolset([tool(plain_price, name="stock.weigh")])))
+        [name] = re.findall(r'"(stock_weigh_\w+)"', written)
+        assert f'`@tool(name="stock.weigh")` is `{name}`, for every API' in said
 
 
 NAMED = [code for text in PAGES.values() for code in re.findall(r"`(models\.\w+\([^`\n]*)`", text)]
@@ -146,3 +205,12 @@ def test_the_models_that_the_pages_name_take_these_options(monkeypatch: pytest.M
     assert len(NAMED) > 8
     for code in NAMED:
         assert eval(code.replace("…", '"name"'), {"models": models})
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_a_page_says_if_a_parameter_may_not_have_any_name(page: str) -> None:
+    schema = {"type": "object", "properties": {"the item": {"type": "string"}}}
+    odd = build_tool({"name": "odd", "input_schema": schema, "execute": lambda payload, context: "ran"})
+    may = "another is a `DefinitionError`" not in PAGES[page]
+    with nullcontext() if may else pytest.raises(DefinitionError, match="the item"):
+        module_of(page).tools(Toolset([odd]))

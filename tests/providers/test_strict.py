@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from ferrule import Field, Runner, Tool, ToolCall, Toolset, build_tool, tool
 from ferrule.errors import DefinitionError
-from ferrule.providers import anthropic, cohere, openai_chat
+from ferrule.providers import anthropic, bedrock, cohere, openai_chat, openai_responses
 from ferrule.providers._schemas import find_broken_rule, written
 from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules
 from ferrule.values.frozen import FrozenDict, thaw
@@ -37,6 +37,13 @@ def rewritten(schema: Any, rules: Rules, **beside: Any) -> Any:
 
 
 # What is rewritten
+
+
+@ALL
+def test_a_dropped_constraint_moves_into_the_description(rules: Rules) -> None:
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    assert rewritten(schema, rules)["description"] == "{uniqueItems: true}"
+    assert rewritten({**schema, "description": "Said."}, rules)["description"] == "Said.\n\n{uniqueItems: true}"
 
 
 def test_cohere_accepts_undeclared_keys_and_arrays_of_anything() -> None:
@@ -129,6 +136,14 @@ def test_a_described_reference_is_a_union_or_written_out(rules: Rules) -> None:
     assert rewritten({"$ref": "#/$defs/Name"}, rules, **{"$defs": defs}) == {"$ref": "#/$defs/Name"}
 
 
+@ALL
+def test_a_reference_with_more_than_words_beside_it_is_written_out(rules: Rules) -> None:
+    defs = {"Name": {"type": "string", "description": "A name."}}
+    found = rewritten({"$ref": "#/$defs/Name", "pattern": "a|b"}, rules, **{"$defs": defs})
+    assert "$ref" not in str(found)
+    assert found["type"] == "string" and "a|b" in str(found) and "A name." in found["description"]
+
+
 def test_anthropic_refuses_recursion_and_takes_references_that_end() -> None:
     tree = {"type": "object", "properties": {"x": {"$ref": "#/$defs/Tree"}}, "required": ["x"]}
     recursive = Toolset([of({"$ref": "#/$defs/Tree"}, **{"$defs": {"Tree": tree | {"additionalProperties": False}}})])
@@ -180,8 +195,26 @@ def test_a_union_at_the_top_is_refused_unless_it_only_narrows(rules: Rules) -> N
         strict_schema(of({"type": "string"}, anyOf=[{"type": "object", "properties": {}}]), rules)
 
 
+# Limits
+
+
 def many(count: int, schema: Schema, required: bool = True) -> Toolset:
     return Toolset([of(schema, name=f"t{n}", required=["x"] if required else []) for n in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("tools", "count"),
+    [
+        (many(21, {"type": "string"}), "21"),
+        (many(20, {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}), "40"),
+        (many(17, {"type": ["string", "null"]}), "17"),
+    ],
+)
+@pytest.mark.parametrize("module", [anthropic, bedrock])
+def test_claudes_limits_of_a_request_are_reported_with_a_count(module: Any, tools: Toolset, count: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"(Anthropic|Bedrock) takes at most .* these are {count}"):
+        module.tools(tools, strict=True)
+    assert module.tools(tools) and module.tools(tools, strict=["t0", "t1"])
 
 
 def test_cohere_counts_the_fields_of_all_tools() -> None:
@@ -190,7 +223,36 @@ def test_cohere_counts_the_fields_of_all_tools() -> None:
         cohere.tools(many(201, {"type": "string"}), strict=True)
 
 
-# Limits
+def test_all_tools_that_cannot_be_strict_are_named_at_once() -> None:
+    tools = [of({"type": "object"}, name=name) for name in "abc"]
+    tools[1] = of({"type": "string"}, name="b")
+    with pytest.raises(DefinitionError, match=r"2 tools .*strict for OpenAI: 'a' at \$\.\S+\.x, 'c' at \$\.\S+\.x: "):
+        openai_chat.tools(tools, strict=True)
+    with pytest.raises(DefinitionError, match=r"^tool 'c' cannot be strict for OpenAI: at"):
+        openai_chat.tools(tools[1:], strict=True)
+
+
+def deep(levels: int) -> Schema:
+    schema: Schema = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "count"),
+    [
+        (deep(10), "11 levels"),
+        ({"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(5_000)}}, "5001 properties"),
+        ({"enum": [f"v{n}" for n in range(1_001)]}, "1001 enum values"),
+        ({"enum": ["v" * 60_000, "w" * 60_000]}, "120001 characters"),
+    ],
+)
+def test_openais_limits_of_a_schema_are_reported_with_a_count(schema: Schema, count: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"'odd'.*OpenAI.*{count}"):
+        openai_responses.tools(Toolset([of(schema)]), strict=True)
+    assert openai_responses.tools(Toolset([of(schema)]))
+    assert openai_responses.tools(Toolset([of(deep(9))]), strict=True)
 
 
 def doubling(definitions: int, **beside: Any) -> Schema:
@@ -224,3 +286,10 @@ def test_all_of_many_unions_is_refused(rules: Rules) -> None:
     broken = find_broken_rule(of(unions(30)), rules)
     assert broken == ("$.properties.x", "'allOf' of unions makes more than 1,000 forms")
     assert len(rewritten(unions(2), rules)["anyOf"]) == 4
+
+
+@ALL
+def test_equal_branches_are_one_and_1_is_not_true(rules: Rules) -> None:
+    branches: list[Schema] = [{"const": 1}, {"const": True}, {"const": 1}, {"anyOf": [{"const": True}, {"const": "a"}]}]
+    found = rewritten({"anyOf": branches}, rules)["anyOf"]
+    assert [(type(item["const"]), item["const"]) for item in found] == [(int, 1), (bool, True), (str, "a")]

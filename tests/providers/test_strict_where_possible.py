@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Tool, Toolset, build_tool, models
-from ferrule.providers import cohere
-from ferrule.providers.lint import not_strict
+from ferrule.providers import NAMES, cohere
+from ferrule.providers.lint import costs, findings, not_strict
 
 WITH_STRICT = ("anthropic", "bedrock", "mistral", "openai_chat", "openai_responses")
 OPEN = {"type": "object", "additionalProperties": {"type": "integer"}}
@@ -87,6 +87,19 @@ def test_no_tool_is_refused_for_being_strict_where_possible(tools: list[Tool], n
     except DefinitionError:
         return
     assert [item["name"] for item in api.definitions(given, strict="where possible")] == [tool.name for tool in given]
+
+
+def test_lint_notes_what_stays_plain_and_counts_what_is_sent() -> None:
+    tools = [*GOOD, ODD]
+    found = [one for one in findings(tools, NAMES, "where possible") if one.rule.startswith("strict")]
+    assert {one.level for one in found} == {"note"}
+    assert {one.tool for one in found if one.provider == "anthropic"} == {"odd"}
+    assert {one.provider for one in found} == {*NAMES} - {"cohere"}
+    [good, *_, odd] = costs(tools, ["anthropic", "ollama"], "where possible")
+    [strict, *_], [*_, plain] = costs(GOOD, ["anthropic"], True), costs(tools, ["anthropic", "ollama"])
+    assert good.tokens["anthropic"] == strict.tokens["anthropic"] and odd.tokens == plain.tokens
+    with pytest.raises(DefinitionError, match="no provider 'claude'"):
+        not_strict(tools, "claude")
 
 
 def test_a_model_decides_for_the_tools_of_each_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,13 +57,17 @@ READABLE = {
 # Each is one only because `weigh` was offered, and is read at the end of a text.
 FENCED = {
     "fence": f"```json\n{JSON}\n```",
+    "list": f"```json\n[{JSON}]\n```",
     "bare": JSON,
     "parameters": '{"type": "function", "name": "weigh", "parameters": {"item": "a"}}',
     "tool and args": '{"tool": "weigh", "args": {"item": "a"}}',
     "nested": '{"type": "function", "id": "c", "function": {"name": "weigh", "arguments": "{\\"item\\": \\"a\\"}"}}',
     "tool_use block": '{"type": "tool_use", "id": "toolu_1", "name": "weigh", "input": {"item": "a"}}',
+    "fenced tool_use block": f"```json\n{JSON.replace('arguments', 'input')}\n```",
     "tool_calls": f'{{"tool_calls": [{JSON}]}}',
+    "message": f'{{"role": "assistant", "content": null, "tool_calls": [{{"id": "c", "function": {JSON}}}]}}',
     "functionCall": '{"functionCall": {"name": "weigh", "args": {"item": "a"}}}',
+    "ended": f"{JSON};<|eom_id|>",
     "converse": '{"toolUse": {"toolUseId": "t", "name": "weigh", "input": {"item": "a"}}}',
     "action": '{"action": "weigh", "action_input": {"item": "a"}}',
 }
@@ -98,13 +102,17 @@ CALLS = {**READABLE, **FENCED, **MALFORMED}
 ANSWERS = [
     "It weighs 12 oz.",
     f"Hermes models write:\n```\n{READABLE['hermes']}\n```",
+    f"In markdown:\n~~~\n{READABLE['minimax']}\n~~~\nThat is all.",
     f"They write this:\n\n    {READABLE['llama']}\n",
     f"Mistral writes `{MALFORMED['mistral 11']}`",
     f"> {READABLE['llama']}",
     f"- Llama: {READABLE['llama']}\n- Mistral: {MALFORMED['mistral']}",
+    f"| Llama | {READABLE['llama']} |",
     "They write <tool_call>{…}</tool_call> and then stop.",
+    "They write it so: <tool_call>name and arguments</tool_call>",
     "DeepSeek begins its calls with <｜tool▁calls▁begin｜>, and each with <｜tool▁call▁begin｜>.",
     "The token <|python_tag|> comes before code, and <|tool_calls_section_begin|> is Kimi's.",
+    "A call in harmony is sent to=functions.NAME in the channel commentary.",
     "<|channel|>final<|message|>It weighs 12 oz.",
     "<ul>\n<function>\n</ul>",
     "if a < b:\n    x[functools] = {}",
@@ -113,6 +121,8 @@ ANSWERS = [
     '```json\n{"name": "paint", "arguments": {"item": "a"}}\n```',
     '```json\n{"name": "weigh", "unit": "oz"}\n```',
     '{"name": "weigh", "arguments": {"item": "a"}, "result": "12 oz"}',
+    '{"name": "weigh", "arguments": "none"}',
+    "```json\n[]\n```",
     f"```json\n{JSON}\n```\nThat is what I sent.",
     f"It is called like {JSON}",
     f"````\n```json\n{JSON}\n```\n````",
@@ -187,6 +197,12 @@ async def test_a_call_that_can_be_read_with_certainty_is_run(name: str, text: st
     assert not any(mark in json.dumps(read.turn(response)) for mark in ("<function", "<tool_call>"))
 
 
+@pytest.mark.parametrize("text", MALFORMED.values(), ids=list(MALFORMED))
+@READING
+def test_a_call_that_cannot_be_read_with_certainty_stays_text(name: str, text: str) -> None:
+    assert ALL[name].module.with_text_calls(said(text, name), TOOLS) == said(text, name)
+
+
 @READING
 def test_only_the_call_behind_thoughts_and_code_is_read(name: str) -> None:
     call, other = READABLE["hermes"], READABLE["hermes"].replace('"a"', '"b"')
@@ -201,6 +217,13 @@ def test_a_call_in_a_text_that_was_cut_off_does_not_run(name: str) -> None:
         response = ALL[name].module.with_text_calls(said(READABLE["hermes"], name, end))
         (call,) = ALL[name].module.calls(response)
         assert call.problem and ALL[name].module.stop(response) in {"cut", "other"}
+
+
+@READING
+def test_a_response_without_a_message_has_no_call_in_its_text(name: str) -> None:
+    for message in (None, "Hello.", ["x"]):
+        response = {"message": message, "choices": [{"message": message}]}
+        assert ALL[name].module.with_text_calls(response) == response
 
 
 def test_text_beside_real_calls_is_text() -> None:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset, deny, tool
 from ferrule.loop import LoopResult, run
 from ferrule.models import Anthropic, OpenAI
-from ferrule.providers import anthropic, openai_responses
+from ferrule.providers import anthropic, openai_chat, openai_responses
 from ferrule.selection import Match, Query, search_tool
 
 ANTHROPIC_MESSAGES: TypeAdapter[Any] = TypeAdapter(list[MessageParam])
@@ -97,6 +97,7 @@ async def test_anthropic_gets_words_if_nothing_was_found() -> None:
     "kept",
     [
         3,
+        [{"name": "x", "description": "y", "input_schema": {}, "more": 1}],
         [{"name": "x y", "description": "z", "input_schema": {}}],
         [{"name": "x", "description": "y", "input_schema": {}}, {"name": "z"}],
     ],
@@ -141,6 +142,27 @@ def search_item(arguments: Any = None, **more: Any) -> dict[str, Any]:
     return {**head, "status": "completed", **given, **more}
 
 
+def test_openai_gets_the_search_tool_as_its_own_tool_search() -> None:
+    written = openai_responses.tools(TOOLS)
+    assert [one["type"] for one in written] == ["function", "function", "tool_search"]
+    assert written[-1] == {
+        "type": "tool_search",
+        "execution": "client",
+        "description": TOOLS.get("search_tools").description,
+        "parameters": TOOLS.get("search_tools").input_schema,
+    }
+    OPENAI_TOOLS.validate_python(written)
+    assert openai_responses.tools(iter(TOOLS), strict=["weigh"])[-1]["type"] == "tool_search"
+
+
+@pytest.mark.parametrize("change", [{"name": "find_tools"}, {"tags": []}], ids=str)
+def test_a_search_tool_of_another_name_is_a_function_for_openai(change: Any) -> None:
+    finder = TOOLS.get("search_tools").replace(**change)
+    (written,) = openai_responses.tools([finder])
+    assert written["type"] == "function" and written["name"] == finder.name
+    assert openai_chat.tools(TOOLS)[-1]["function"]["name"] == "search_tools"
+
+
 @pytest.mark.parametrize("form", ["dict", "sdk"])
 @pytest.mark.parametrize("arguments", [{"query": "price"}, '{"query": "price"}'], ids=str)
 async def test_openais_search_is_a_call_answered_with_definitions(form: str, arguments: Any) -> None:
@@ -168,6 +190,14 @@ async def test_a_search_without_a_find_is_answered_with_no_tools() -> None:
         (item,) = openai_responses.results([result])
         assert (item["type"], item["tools"]) == ("tool_search_output", [])
         OPENAI_ITEMS.validate_python([item])
+
+
+def test_a_found_schema_is_rewritten_for_openai() -> None:
+    (call,) = openai_responses.calls(response(search_item()))
+    odd = {"name": "odd", "description": "Odd.", "input_schema": {"type": "object", "not": {"required": ["a"]}}}
+    (item,) = openai_responses.results([ToolResult("x", metadata={"found": [odd]}, call=call)])
+    (definition,) = item["tools"]
+    assert "not" not in definition["parameters"] and "required" in json.dumps(definition)
 
 
 @pytest.mark.parametrize("ended_as", ["call_1", "call_2"])
