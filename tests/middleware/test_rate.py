@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from two_threads import let_through
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, middleware, tool
+from ferrule.journal import memory
 from ferrule.stores.limits import SharedLimits
 from ferrule.testing import ManualClock
 from ferrule.values.result import ToolResult
@@ -177,6 +180,37 @@ def test_unused_keys_are_forgotten() -> None:
 
     limits = now()
     assert go(main(limits, 5000)) <= 1000 if limits is None else go(main(limits, 1000)) <= 500
+
+
+@pytest.mark.parametrize("where", ["process"], indirect=True)
+async def test_passed_turns_of_a_used_key_are_forgotten() -> None:
+    clock = ManualClock()
+    runner = Runner([look], inside=[rate(10**6, 5, clock=clock)])
+
+    async def run_many(count: int) -> int:
+        for _ in range(count):
+            clock._now += 1
+            assert (await runner.run("look")).success
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    before = await run_many(200)
+    assert await run_many(2_000) - before < 500
+
+
+@pytest.mark.parametrize("where", ["process"], indirect=True)
+async def test_a_turn_given_back_after_a_replay_breaks_no_later_key() -> None:
+    journal, ran = memory(), list[int]()
+
+    @tool
+    async def pay() -> None:
+        ran.append(1)
+
+    for _ in range(2):  # the second runner has counted no turn of this session but the one that it gives back
+        runner = Runner([pay, look], around=[rate(1, 60, by="session")], journal=journal)
+        assert (await runner.run(ToolCall("c1", "pay"), session="first")).success and ran == [1]
+    for n in range(1_100):  # enough to look for forgotten keys
+        assert (await runner.run("look", {}, session=str(n))).success
 
 
 @pytest.mark.slow

@@ -99,6 +99,8 @@ class Windows:
             times = self._times.get(key)
             if times is None:
                 times = self._add_key(key, now)
+            while times and times[0] <= now - self._seconds:
+                times.popleft()
             wait = times[0] + self._seconds - now if len(times) == self._limit else 0.0
             if wait <= self._rounding:
                 wait = 0.0
@@ -109,7 +111,10 @@ class Windows:
     def give_back(self, key: Hashable, turn: float) -> None:
         """Remove the turn at the time `turn` from the count."""
         with self._lock, suppress(KeyError, ValueError):  # the key or the turn was forgotten meanwhile
-            self._times[key].remove(turn)
+            times = self._times[key]
+            times.remove(turn)
+            if not times:
+                del self._times[key]
 
     def _add_key(self, key: Hashable, now: float) -> deque[float]:
         if len(self._times) >= self._sweep_at:
