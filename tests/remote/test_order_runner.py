@@ -24,9 +24,8 @@ from waits import until
 
 KEY = b"k" * 32
 HANDLERS = [
-    *(remote_handlers.add, remote_handlers.steps, remote_handlers.wait, remote_handlers.ask, remote_handlers.own),
-    *(remote_handlers.guarded, remote_handlers.traced, remote_handlers.pretends, remote_handlers.chunks),
-    remote_handlers.odd_progress,
+    *(remote_handlers.add, remote_handlers.steps, remote_handlers.wait),
+    *(remote_handlers.guarded, remote_handlers.pretends, remote_handlers.chunks),
 ]
 
 

@@ -19,11 +19,11 @@ from workers import HERE, worker
 
 from ferrule import Event, Media, Runner, Sizes, Text, Tool, ToolCall, ToolContext, ToolResult, tool
 from ferrule.remote import dbos, ray
+from waits import until
 
 KEY = b"e" * 32
 ELSEWHERE = ("dbos", "dbos-sqlite", "ray")
 PLACES = ("threads", "process", *ELSEWHERE)
-BOUND = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ async def test_a_deadline_reaches_the_handler(place: Any, handler: Any, tmp_path
     result, _ = await run(tool(handler, isolation=place), {"began": str(began), "ended": str(ended)}, timeout=1.0)
     assert (result.status, result.executed) == ("timeout", None) and began.exists()
     if place != "process":  # which is killed, and cleans up nothing
-        await appears(ended)
+        await until(ended.exists)
 
 
 @pytest.mark.parametrize("handler", [far_tools.linger, far_tools.linger_in_thread])
@@ -154,18 +154,12 @@ async def test_a_cancellation_reaches_the_handler(place: Any, handler: Any, tmp_
 
     call = ToolCall("c1", handler.__name__, {"began": str(began), "ended": str(ended)})
     task = asyncio.ensure_future(runner.run(call))
-    await appears(began)
+    await until(began.exists)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     if place != "process":
-        await appears(ended)
-
-
-async def appears(file: Path) -> None:
-    async with asyncio.timeout(BOUND):
-        while not file.exists():
-            await asyncio.sleep(0.01)
+        await until(ended.exists)
 
 
 async def test_a_handler_gets_its_context(place: Any) -> None:
