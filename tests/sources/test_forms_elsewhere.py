@@ -43,11 +43,6 @@ class Wipe:
         return never(payload, context)
 
 
-class CallableWipe(Wipe):
-    def __call__(self, disk: str) -> str:
-        return "wiped"
-
-
 class StaticWipe:
     name = "wipe"
     execute = staticmethod(lambda payload: "wiped")
@@ -85,14 +80,12 @@ def function(disk: str) -> str:
 
 
 object_ = Wipe()
-callable_object = CallableWipe()
 object_class = StaticWipe
 foreign_object = ForeignTool()
 definition = {"name": "wipe", "input_schema": SCHEMA, "execute": lambda p: "wiped", "check_permissions": never}
 handler_class = Handler
 '''
-OBJECTS = ("object_", "callable_object", "object_class", "foreign_object")
-FORMS = (*OBJECTS, "definition", "nested", "marked", "function", "handler_class")
+FORMS = ("object_", "object_class", "foreign_object", "definition", "nested", "marked", "function", "handler_class")
 
 
 @pytest.fixture

@@ -80,18 +80,6 @@ async def test_a_server_that_comes_later_brings_its_tools() -> None:
             assert servers.status["b"].state == "ready"
 
 
-async def test_following_ends_when_the_servers_are_left() -> None:
-    servers = mcp.connect(made().memory())
-
-    async def follow() -> list[Any]:
-        return [toolset async for toolset in servers.changes()]
-
-    async with servers:
-        following = asyncio.ensure_future(follow())
-        await asyncio.sleep(0)
-    assert await following == []
-
-
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_storm_of_changes_reads_the_list_once(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_connection, "_BETWEEN_LISTS", 1000.0)
@@ -136,9 +124,6 @@ async def test_the_time_to_live_of_a_list_is_bounded_at_both_ends(ttl: int, seco
     server.page, server.ttl = 1, ttl
     async with Client(server.server) as client:
         assert (await _connection.list_tools(client.session)).lifetime == seconds
-
-
-# -- locked tools ------------------------------------------------------------------------------------------------------
 
 
 async def write_server_lock(folder: Path, server: Made, trusted: bool = False) -> Path:

@@ -23,7 +23,7 @@ from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp_servers import made, respond, serving, start_error
 
-from ferrule import DefinitionError, Event, Runner, mcp
+from ferrule import Event, Runner, mcp
 from ferrule.mcp._http import HttpClient
 from ferrule.mcp._log import ServerLog
 from ferrule.mcp._oauth import make_provider
@@ -280,20 +280,6 @@ async def test_a_refresh_token_goes_back_only_to_its_issuer(tmp_path: Path) -> N
                 await client.post(address, json={})
     assert "refresh_token=of-the-issuer" in issuer.forms[1]
     assert not any("of-the-issuer" in form for form in server.forms)
-
-
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ({"client_secret": "s"}, "needs client_id"),
-        ({"client_id": "a"}, "needs its authorization server: issuer"),
-        ({"client_id": "a", "issuer": "https://i.example", "client_metadata_url": "https://me.example"}, "not both"),
-        ({"store": 5}, "TokenStorage"),
-    ],
-)
-def test_invalid_settings_are_an_error(given: Any, error: str) -> None:
-    with pytest.raises(DefinitionError, match=error):
-        mcp.OAuth(**{"store": "tokens.json", **given})
 
 
 async def test_a_person_may_take_longer_than_the_start_of_the_server(
