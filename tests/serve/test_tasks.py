@@ -52,12 +52,6 @@ async def answer_nothing(context: Any, params: Any) -> wire.ElicitResult:
     return wire.ElicitResult(action="cancel")
 
 
-class Unnamed(TaskRequest):
-    """A request without the header that names its task."""
-
-    name_param = None
-
-
 class TaskClient:
     """A client that declares the extension, and sends its requests one by one."""
 
@@ -106,9 +100,6 @@ async def refusal(client: TaskClient, method: str, task_id: str, **params: Any) 
     return raised.value.code, raised.value.message
 
 
-# -- status and result -------------------------------------------------------------------------------------------------
-
-
 async def test_a_task_shows_its_progress_and_then_its_result() -> None:
     entered, opened = asyncio.Event(), asyncio.Event()
 
@@ -155,22 +146,14 @@ async def test_a_client_without_the_extension_gets_the_ticket(era: str) -> None:
         assert "ticket" in text(await client.call_tool("bake", {"loaves": 1}))
         with pytest.raises(MCPError) as raised:
             await client.session.send_request(TaskRequest(method="tasks/get", params={"taskId": UNKNOWN}), TaskState)
-        listen = TaskRequest(
-            method="subscriptions/listen", params={"taskId": UNKNOWN, "notifications": {"taskIds": []}}
-        )
-        with pytest.raises(MCPError) as not_told:
-            await client.session.send_request(listen, wire.EmptyResult)
         capabilities = client.server_capabilities
     if era == "auto":
-        assert raised.value.code == not_told.value.code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY
+        assert raised.value.code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY
         assert raised.value.data == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
         assert capabilities is not None and capabilities.extensions == {TASKS: {}}
     else:
         assert raised.value.code == wire.METHOD_NOT_FOUND
         assert capabilities is None or TASKS not in (capabilities.extensions or {})
-
-
-# -- whose task --------------------------------------------------------------------------------------------------------
 
 
 @given(task_id=st.text(max_size=60) | st.from_regex(r"work_[0-9a-f]{32}", fullmatch=True))
@@ -200,11 +183,6 @@ async def test_only_its_principal_sees_a_task() -> None:
             for method, params in (("tasks/get", {}), ("tasks/cancel", {}), ("tasks/update", {"inputResponses": {}})):
                 assert (await refusal(bob, method, task_id, **params))[0] == wire.INVALID_PARAMS
             assert (await ann_again.get(task_id)).status == "working"
-            with pytest.raises(MCPError) as raised:
-                await ann.client.session.send_request(
-                    Unnamed(method="tasks/get", params={"taskId": task_id}), TaskState
-                )
-            assert raised.value.code == wire.HEADER_MISMATCH
             gate.open.set()
             assert (await ann.wait(task_id, "completed")).result is not None
 
@@ -224,9 +202,6 @@ async def test_an_expired_task_is_an_error() -> None:
     async with served(bake, keep_tasks=1e-9) as client:
         code, message = await refusal(client, "tasks/get", await client.begin("bake", loaves=1))
     assert code == wire.INVALID_PARAMS and "expired" in message
-
-
-# -- cancellation ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("moment", ["before it begins", "while it runs", "while it asks", "at its end"])
@@ -255,9 +230,6 @@ async def test_a_client_that_leaves_does_not_end_its_task() -> None:
     gate.open.set()
     async with task_client(app.server) as client:
         assert (await client.wait(task_id, "completed")).result is not None
-
-
-# -- questions ---------------------------------------------------------------------------------------------------------
 
 
 async def test_questions_of_a_task_are_answered_one_by_one() -> None:
