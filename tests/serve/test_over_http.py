@@ -29,7 +29,8 @@ from ferrule.guards import ask_before_changes
 from ferrule.mcp.serve._caller import make_identity
 from ferrule.tools.background import check_call
 from gates import Gate
-from waits import BOUND
+from waits import BOUND, until
+from watched import Watch
 
 
 @tool(read_only=True)
@@ -170,20 +171,13 @@ async def test_no_client_chooses_its_session() -> None:
 
 
 async def test_a_closed_stream_cancels_the_call() -> None:
-    gate, ended = Gate(), asyncio.Event()
-    statuses: list[str] = []
-
-    def observe(event: Event) -> None:
-        if event.kind == "tool:error":
-            statuses.append(event.data["result"].status)
-            ended.set()
-
-    async with listening(serve.mcp(Runner([gate.tool], observers=[observe]))) as url:
+    gate, watch = Gate(), Watch()
+    async with listening(serve.mcp(Runner([gate.tool], observers=[watch]))) as url:
         posting = asyncio.ensure_future(post(url, {}, method="tools/call", params={"name": "wait"}))
         await gate.inside.wait()
         posting.cancel()
-        await ended.wait()
-    assert statuses[0] == "cancelled"
+        await until(watch.ends)
+    assert watch.events[-1].data["result"].status == "cancelled"
 
 
 # -- who may call ------------------------------------------------------------------------------------------------------
@@ -251,20 +245,17 @@ async def test_the_logs_of_the_libraries_forge_no_line_and_show_no_session_id(
 
 @both_eras
 async def test_the_approver_is_the_principal_whose_token_the_answer_had(era: str) -> None:
-    answered: list[str | None] = []
-
-    def observe(event: Event) -> None:
-        if event.kind == "tool:post":
-            answered.append(event.data["result"].answered_by)
+    watch = Watch()
 
     async def find(token: str) -> ToolContext | None:
         return ToolContext(principal=tokens(token), session="chat 7")
 
-    app = serve.mcp(Runner([remove, who], **ASKING, observers=[observe]), tokens=find)
+    app = serve.mcp(Runner([remove, who], **ASKING, observers=[watch]), tokens=find)
     async with listening(app) as url, connected(url, era, "token of ann", Person(YES)) as client:
         await client.call_tool("remove", {"name": "vase"})
         assert text(await client.call_tool("who")) == '["ann", "chat 7"]'
-    assert answered == ["ann", None]
+    results = [event.data["result"] for event in watch.events if event.kind == "tool:post"]
+    assert [result.answered_by for result in results] == ["ann", None]
 
 
 def test_a_fixed_token_is_the_only_one() -> None:

@@ -229,25 +229,20 @@ async def test_a_listening_client_of_2026_is_told_of_other_tools_only() -> None:
         assert (told, names) == (1, ["add", "remove"])
 
 
-class Noting:
-    """A client's handler of messages, which counts the notifications of a changed list."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.came = asyncio.Event()
-
-    async def __call__(self, message: Any) -> None:
-        if isinstance(message, wire.ToolListChangedNotification):
-            self.count += 1
-            self.came.set()
-
-
 async def test_clients_of_2025_are_told_of_other_tools_and_running_calls_go_on() -> None:
-    gate, first, second = Gate(), Noting(), Noting()
+    gate, first, second = Gate(), asyncio.Event(), asyncio.Event()
+
+    def note(told: asyncio.Event) -> Any:
+        async def handle(message: Any) -> None:
+            if isinstance(message, wire.ToolListChangedNotification):
+                told.set()
+
+        return handle
+
     app = serve.mcp(Runner([gate.tool]))
     async with (
-        Client(app.server, mode=LEGACY, message_handler=first) as connected,
-        Client(app.server, mode=LEGACY, message_handler=second),
+        Client(app.server, mode=LEGACY, message_handler=note(first)) as connected,
+        Client(app.server, mode=LEGACY, message_handler=note(second)),
         asyncio.TaskGroup() as group,
     ):
         assert connected.server_capabilities.tools and connected.server_capabilities.tools.list_changed
@@ -255,9 +250,9 @@ async def test_clients_of_2025_are_told_of_other_tools_and_running_calls_go_on()
         await gate.inside.wait()
         await app.use(app.runner.replace(tools=[gate.tool]))  # the same list
         await connected.list_tools()
-        assert not first.count
+        assert not first.is_set()
         await app.use(app.runner.replace(tools=[add]))
-        await asyncio.gather(first.came.wait(), second.came.wait())
+        await asyncio.gather(first.wait(), second.wait())
         gate.open.set()
         assert text(await held) == "through"
         assert [one.name for one in (await connected.list_tools()).tools] == ["add"]

@@ -73,22 +73,6 @@ async def test_a_program_that_dies_fails_its_open_calls_although_a_child_holds_i
         alive.unlink()
 
 
-@pytest.mark.large
-async def test_a_program_that_dies_again_and_again_is_not_started_at_every_call() -> None:
-    servers = mcp.connect(PROGRAM, name="p")
-    async with servers as toolset:
-        runner = Runner(toolset)
-        for _ in range(2):  # each time it writes to its standard error, which is not for a model
-            assert "told to die" not in (await runner.run("p__die")).text
-        assert "told to die" in servers.status["p"].reason
-        refused = await runner.run("p__echo", {"text": "x"})
-        assert (refused.status, refused.executed) == ("failed", False)
-        assert "p is down; Ferrule tries again in 0." in str(refused.error)
-        assert "Nothing was run" in str(refused.error)
-        assert 0 < refused.metadata["retry_after"] <= 0.5
-        assert servers.status["p"].state == "down" and servers.status["p"].retry_in > 0
-
-
 async def test_a_program_that_cannot_start_is_named_with_the_end_of_what_it_wrote() -> None:
     assert "the program '/nowhere/at-all' does not exist" in await start_error(["/nowhere/at-all"])
     code = "import os, sys; print('not a key:', os.environ['OPAQUE'], file=sys.stderr); sys.exit(1)"

@@ -101,6 +101,8 @@ async def test_several_requests_are_one_question() -> None:
     assert json.loads(result.output)[1] == answers
     [asked] = person.decisions
     assert "Which day?" in asked.reason and "https://example.com/in" in asked.reason
+    refused = await book(booking(**{"da\u200by": form(), "sign": sign}), person)
+    assert refused.status == "failed" and len(person.decisions) == 1
 
 
 @pytest.mark.parametrize("answer", [deny("no"), allow({"day": 0}), allow({"other": 1})])

@@ -49,6 +49,7 @@ READABLE = {
     "an id that is a text": (OK.replace(b"@ID@", b'"@ID@"'), "there"),
     "an answer written into its request": (OK.replace(b'"id"', b'"method":"tools/call","params":{},"id"'), "there"),
     "between the codes of a terminal": (b" \x1b]0;title\x07\x1b(B\x1b[2K\x1b[1;32m" + OK + b"\x1b[0m\x1b7 ", "there"),
+    "a text of many commas": (OK.replace(b"there", b"," * 400_000), "," * 400_000),
     "a duplicate": (OK + b"\n" + OK + b"\n" + OK, "there"),
 }
 NOISE = [

@@ -387,26 +387,21 @@ def test_each_answer_has_its_status_and_the_headers_that_the_document_declares(s
 
 
 def test_an_answer_is_read_only_to_its_bound() -> None:
-    class Endless(httpx2.AsyncBaseTransport):
-        given = 0
-
-        def __init__(self, kind: str) -> None:
-            self.kind = kind
-
-        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            async def body() -> Any:
-                while self.given < 100:
-                    self.given += 1
-                    yield b"x" * 100_000
-
-            return httpx2.Response(200, headers={"content-type": self.kind}, content=body())
-
     async def call(kind: str) -> ToolResult:
-        transport = Endless(kind)
+        given: list[bytes] = []
+
+        async def body() -> Any:
+            while len(given) < 100:
+                given.append(b"x" * 100_000)
+                yield given[-1]
+
+        transport = httpx2.MockTransport(
+            lambda request: httpx2.Response(200, headers={"content-type": kind}, content=body())
+        )
         async with httpx2.AsyncClient(transport=transport, trust_env=False) as client:
             tools = openapi(READ, server="https://api.example.com", client=client)
             result = await Runner(tools, sizes=Sizes(output=2_000_000)).run("op", {})
-        assert transport.given == 11
+        assert len(given) == 11
         return result
 
     result = asyncio.run(call("text/plain"))

@@ -395,6 +395,7 @@ def test_the_report_lists_what_was_taken_and_left_out(caplog: pytest.LogCaptureF
     assert "6 tools, about" in str(report) and "get_orders_by_id" in str(report)
     assert "TRACE /t is left out: this method is not supported" in str(report)
     assert "GET /bad is left out: the reference" in str(report)
+    assert not imported({**SHOP, "paths": {**SHOP["paths"], **more}}, only="/orders").report.left_out
     assert caplog.text.count("operations are left out") == 1
     assert not [record for record in caplog.records if record.levelno > logging.WARNING]
 
