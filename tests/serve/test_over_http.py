@@ -378,6 +378,7 @@ OTHERS: list[dict[str, Any]] = [
     {"metadata": {"plans": frozenset("a")}},
     {"metadata": {"plans": frozenset("b")}},
     {"secrets": {"key": SecretStr("b")}},
+    {"secrets": {"key": SecretStr("c")}},
     {"secrets": {"key": Database("a")}},
     {"secrets": {"key": Database("b")}},
     {"working_directory": "/tmp"},
@@ -405,9 +406,16 @@ async def test_a_session_belongs_to_the_context_that_opened_it() -> None:
             before = own
 
 
+class Connection:
+    """It shows where in memory it is, and nothing else."""
+
+    def __hash__(self) -> int:
+        return 7
+
+
 async def test_the_order_of_keys_and_mutable_deps_make_no_other_caller() -> None:
-    one = ToolContext(principal="ann", metadata={"a": 1, "b": [2]}, deps=[Database("a"), object()])
-    same = ToolContext(principal="ann", metadata={"b": [2], "a": 1}, deps=[Database("b"), object()])
+    one = ToolContext(principal="ann", metadata={"a": 1, "b": [2]}, deps=[Database("a"), Connection()])
+    same = ToolContext(principal="ann", metadata={"b": [2], "a": 1}, deps=[Database("b"), Connection()])
     async with listening(serve.mcp(Runner([who]), tokens={"one": one, "same": same}.get)) as url:
         async with httpx2.AsyncClient(timeout=BOUND) as http:
             assert (await in_session(http, url, await begin(http, url, "one"), "same")).status_code == 200

@@ -80,29 +80,6 @@ async def test_a_server_that_comes_later_brings_its_tools() -> None:
             assert servers.status["b"].state == "ready"
 
 
-@pytest.mark.parametrize("mode", ERAS)
-async def test_a_storm_of_changes_reads_the_list_once(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_connection, "_BETWEEN_LISTS", 1000.0)
-    server = made("one")
-
-    async def change(context: Any, arguments: Any) -> Any:
-        for _ in range(20):
-            await announce_change(server, mode, context)
-        return text("changed")
-
-    server.add("change", change)
-    servers = mcp.connect(server.memory(mode))
-    async with servers as toolset:
-        following = asyncio.ensure_future(anext(servers.changes()))
-        runner = Runner(toolset)
-        for number in range(20):
-            server.add(f"new{number}")
-            assert (await runner.run("change")).success
-            await asyncio.sleep(_connection._DEBOUNCE / 10)
-        await following
-        assert server.lists == 2
-
-
 async def test_a_list_is_read_again_when_its_time_to_live_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_connection, "_SHORTEST_LIFETIME", 0.01)
     short, forever, old = made("one"), made("one"), made("one")

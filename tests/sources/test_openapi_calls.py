@@ -177,6 +177,8 @@ async def test_a_credential_of_the_client_does_not_replace_that_of_the_call() ->
         await runner.run("op", {})
         await runner.run("y", {})
     assert [wire.header("authorization", at) for at in (0, 1)] == [f"Bearer {TOKEN}", "Basic ZGV2OnBhc3N3b3Jk"]
+    with pytest.raises(DefinitionError, match=r"client= must be an httpx2\.AsyncClient"):
+        imported(READ, client=httpx2.Client())
     with pytest.raises(DefinitionError, match="client= needs server="):
         openapi({**READ, "servers": [{"url": "https://evil.example"}]}, client=trusting())
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openapi_wire import Reply, Wire, answer, called, document, imported, json_answer, operation, run
+from openapi_wire import Reply, Wire, answer, called, document, json_answer, operation, run
 
 from ferrule import Runner, ToolResult
 from ferrule.sources import openapi
@@ -97,12 +97,6 @@ def serve(scheme: str, items: list[int], size: int) -> Reply:
         return made.replace(b"{count}", str(len(items)).encode())
 
     return reply
-
-
-def test_the_report_says_which_lists_are_followed() -> None:
-    for given_, is_followed in ((SCHEMES["address"][0], True), (listing(body=fields(next=TEXT)), False)):
-        assert ("reads up to 3 pages" in str(imported(given_, pages=3).report)) is is_followed
-    assert "pages" not in str(imported(SCHEMES["address"][0]).report)
 
 
 @pytest.mark.large

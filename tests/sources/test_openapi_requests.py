@@ -213,6 +213,9 @@ def test_json_is_preferred_and_sent_under_its_own_name() -> None:
     content = {kind: {"schema": properties(a=TEXT)} for kind in kinds}
     _, wire = called(one("post", requestBody={"content": content}), {"a": "1"})
     assert (wire.header("content-type"), wire.body()) == ("application/vnd.api+json", b'{"a":"1"}')
+    patch = {kind: {"schema": {}} for kind in ("application/json-patch+json", "application/json")}
+    _, wire = called(one("post", requestBody={"content": patch}), {"body": 1})
+    assert wire.header("content-type") == "application/json"
     with_file = {kind: {"schema": properties(a=FILE)} for kind in kinds}
     _, wire = called(one("post", requestBody={"content": with_file}), {"a": {"text": "1"}})
     assert str(wire.header("content-type")).startswith("multipart/form-data"), "which can carry a file"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from far_tools import Item
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from workers import HERE, worker
+from workers import cluster, worker
 
 from ferrule import Event, Media, Runner, Sizes, Text, Tool, ToolCall, ToolContext, ToolResult, tool
 from ferrule.remote import dbos, ray
@@ -40,15 +39,8 @@ def place(request: pytest.FixtureRequest, database: Callable[[str], str]) -> Ite
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FERRULE_ENCRYPT_KEY", KEY.hex())
         if name == "ray":
-            import ray as cluster
-
-            path = os.pathsep.join([str(HERE), os.environ["PYTHONPATH"]])
-            options = {"env_vars": {"PYTHONPATH": path, "FERRULE_ENCRYPT_KEY": KEY.hex()}}
-            cluster.init(
-                num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False, runtime_env=options
-            )
-            yield ray.actors(2, deps=the_workers_deps, secrets=the_workers_secrets)
-            cluster.shutdown()
+            with cluster(FERRULE_ENCRYPT_KEY=KEY.hex()):
+                yield ray.actors(2, deps=the_workers_deps, secrets=the_workers_secrets)
         elif name.startswith("dbos"):
             url = database(name)
             with worker(url):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -12,27 +11,16 @@ from typing import Any
 import far_tools
 import pytest
 from test_dbos_queue import most_at_once, noted
-from workers import HERE
+from workers import cluster
 
 from ferrule import DefinitionError, Runner, ToolCall, Waits, tool
 from ferrule.remote import ray
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    import ray as engine
-
-    path = os.pathsep.join([str(HERE), os.environ["PYTHONPATH"]])
-    engine.init(
-        num_cpus=2,
-        resources={"special": 1},
-        include_dashboard=False,
-        logging_level="ERROR",
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": path}},
-    )
-    yield
-    engine.shutdown()
+def started() -> Iterator[None]:
+    with cluster({"special": 1}):
+        yield
 
 
 async def test_a_dead_actor_fails_its_call_and_is_replaced(tmp_path: Path) -> None:
