@@ -80,6 +80,24 @@ async def test_a_server_that_comes_later_brings_its_tools() -> None:
             assert servers.status["b"].state == "ready"
 
 
+async def test_a_storm_of_changes_reads_the_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_connection, "_BETWEEN_LISTS", 1000.0)
+    server = made("one")
+
+    async def change(context: Any, arguments: Any) -> Any:
+        server.add(f"new{len(server.tools)}")
+        await announce_change(server, "auto", context)
+        return text("changed")
+
+    servers = mcp.connect(server.add("change", change).memory())
+    async with servers as toolset:
+        following = asyncio.ensure_future(anext(servers.changes()))
+        for _ in range(20):
+            assert (await Runner(toolset).run("change")).success
+        await following
+        assert server.lists == 2
+
+
 async def test_a_list_is_read_again_when_its_time_to_live_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_connection, "_SHORTEST_LIFETIME", 0.01)
     short, forever, old = made("one"), made("one"), made("one")
