@@ -82,6 +82,7 @@ async def test_a_server_that_comes_later_brings_its_tools() -> None:
 
 async def test_a_storm_of_changes_reads_the_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_connection, "_BETWEEN_LISTS", 1000.0)
+    monkeypatch.setattr(_connection, "_DEBOUNCE", 0.0)
     server = made("one")
 
     async def change(context: Any, arguments: Any) -> Any:
@@ -91,10 +92,11 @@ async def test_a_storm_of_changes_reads_the_list_once(monkeypatch: pytest.Monkey
 
     servers = mcp.connect(server.add("change", change).memory())
     async with servers as toolset:
-        following = asyncio.ensure_future(anext(servers.changes()))
+        runner = Runner(toolset)
+        assert (await runner.run("change")).success
+        await anext(servers.changes())
         for _ in range(20):
-            assert (await Runner(toolset).run("change")).success
-        await following
+            assert (await runner.run("change")).success
         assert server.lists == 2
 
 

@@ -18,7 +18,6 @@ from needed import needed
 from waits import wait_until
 
 pytestmark = pytest.mark.slow
-HERE = Path(__file__).parent
 CALLED = "return !document.querySelector('form[action=\"/run/stop\"]') && document.querySelector('.steps') && true"
 
 
