@@ -117,20 +117,6 @@ async def test_a_served_call_passes_the_guards(era: str) -> None:
     assert [event.kind for event in events] == ["tool:pre", "tool:decided", "tool:started", "tool:post"]
 
 
-@both_eras
-async def test_too_many_concurrent_calls_are_told_to_come_later(era: str) -> None:
-    gate = Gate()
-    async with client(Runner([gate.tool, add]), era, in_flight=1) as connected:
-        async with asyncio.TaskGroup() as group:
-            first = group.create_task(connected.call_tool("wait"))
-            await gate.inside.wait()
-            second = await connected.call_tool("add", {"a": 1, "b": 2})
-            gate.open.set()
-        third = await connected.call_tool("add", {"a": 1, "b": 2})
-    assert text(second) == "Too many calls are under way; try again later. Nothing was run."
-    assert (text(first.result()), text(third)) == ("through", "3")
-
-
 IMAGE, PDF = "image/png", "application/pdf"
 HELD = {"uri": "ferrule:result/0", "blob": "cGRm", "mimeType": PDF, "_meta": {"name": "a.pdf"}}
 URL = "https://example.com/a/b.png"

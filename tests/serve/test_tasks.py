@@ -19,7 +19,6 @@ from mcp.shared.exceptions import MCPError
 from test_over_http import listening
 
 from ferrule import InputRequired, Runner, ToolContext, ToolError, serve, tool
-from ferrule.guards import ask_before_changes
 from ferrule.mcp._tasks import TaskSupport
 from ferrule.mcp.task_messages import TASKS, CreatedTask, TaskRequest, TaskState
 from gates import Gate
@@ -128,16 +127,6 @@ async def test_an_error_of_the_tool_is_a_result_and_one_of_the_protocol_a_failur
     assert "no flour" in text(failed.result)
     assert broken.status == "failed" and broken.result is None and broken.error is not None
     assert broken.error.code == -32000 and broken.error.data is None
-
-
-async def test_a_denied_call_begins_no_task() -> None:
-    @tool(background=True, guards=[ask_before_changes])
-    async def burn() -> str:
-        return "ashes"
-
-    async with served(burn) as client:
-        result = await client.client.call_tool("burn", {})
-    assert result.is_error and "left the question without an answer" in text(result)
 
 
 @pytest.mark.parametrize("era", ["auto", LEGACY])

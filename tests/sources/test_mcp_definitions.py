@@ -76,11 +76,7 @@ async def test_the_tools_of_two_servers_have_their_servers_names_before_them() -
     assert names((await connect(first.memory(), name="web"))[0]) == ["web__search"]
 
 
-async def test_names_that_look_the_same_or_come_twice_are_left_out() -> None:
-    toolset, left_out = await connect(made("Read").add("read").memory())
-    assert names(toolset) == ["Read"]
-    assert [(one.tool, "looks the same" in one.reason) for one in left_out] == [("read", True)]
-
+async def test_a_tool_that_comes_twice_is_left_out() -> None:
     twice = made("one")
     twice.tools["again"] = twice.tools["one"]
     toolset, left_out = await connect(twice.memory())

@@ -37,21 +37,6 @@ async def test_a_server_that_went_away_and_came_back_is_called_again(mode: mcp.M
             assert (await runner.run("one")).success
 
 
-async def test_headers_are_sent_and_the_arguments_that_the_schema_names() -> None:
-    seen: list[dict[str, str]] = []
-
-    async def look(context: Any, arguments: dict[str, Any]) -> Any:
-        seen.append(dict(context.request.headers))
-        return text("")
-
-    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
-    async with http(made("look", look, schema)) as address:
-        async with mcp.connect(mcp.Http(address, headers={"Authorization": "Bearer sk-1"})) as toolset:
-            assert (await Runner(toolset).run("look", {"region": "eu"})).success
-    assert seen[0]["authorization"] == "Bearer sk-1" and seen[0]["mcp-param-region"] == "eu"
-    assert seen[0]["mcp-protocol-version"] == "2026-07-28"
-
-
 NOT_FOUND = b'{"jsonrpc":"2.0","id":%b,"error":{"code":-32001,"message":"Session not found"}}'
 FORGOTTEN = {
     "as the examples of the TypeScript SDK": {"code": -32000, "message": "Bad Request: No valid session ID provided"},

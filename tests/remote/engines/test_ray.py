@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import far_tools
 import pytest
 from test_dbos_queue import most_at_once, noted
 from workers import cluster
 
-from ferrule import DefinitionError, Runner, ToolCall, Waits, tool
+from ferrule import Runner, ToolCall, Waits, tool
 from ferrule.remote import ray
 
 
@@ -68,9 +67,3 @@ async def test_actors_keep_their_concurrency(tmp_path: Path) -> None:
     assert most_at_once(lines, lambda line: "all")["all"] <= 6
     of_each = most_at_once(lines, lambda line: line[2])
     assert len(of_each) == 2 and max(of_each.values()) <= 3
-
-
-@pytest.mark.parametrize("options", [{"count": 0}, {"concurrency": True}, {"options": {"add": 1}}])
-def test_impossible_actors_are_refused(options: Any) -> None:
-    with pytest.raises(DefinitionError, match="actors"):
-        ray.actors(**options)
