@@ -261,6 +261,7 @@ async def test_over_http_a_signal_lets_running_calls_end(folder: Path, number: i
 @pytest.mark.parametrize(
     ("words", "error"),
     [
+        (["--http", "localhost.example.com:8000"], "write --tokens FILE"),
         (["--http", "0.0.0.0:8000", "--token-env", "GOOD"], "--allow-host tools.example.com"),
         (["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"], "variable of --token-env: a token must have at"),
         (["--http", "::1:8000"], "is not an address"),

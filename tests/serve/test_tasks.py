@@ -135,9 +135,13 @@ async def test_a_client_without_the_extension_gets_the_ticket(era: str) -> None:
         assert "ticket" in text(await client.call_tool("bake", {"loaves": 1}))
         with pytest.raises(MCPError) as raised:
             await client.session.send_request(TaskRequest(method="tasks/get", params={"taskId": UNKNOWN}), TaskState)
+        wanted = {"taskId": UNKNOWN, "notifications": {"taskIds": []}}
+        listen = TaskRequest(method="subscriptions/listen", params=wanted)
+        with pytest.raises(MCPError) as not_told:
+            await client.session.send_request(listen, wire.EmptyResult)
         capabilities = client.server_capabilities
     if era == "auto":
-        assert raised.value.code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY
+        assert raised.value.code == not_told.value.code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY
         assert raised.value.data == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
         assert capabilities is not None and capabilities.extensions == {TASKS: {}}
     else:
