@@ -33,14 +33,6 @@ def python_server() -> Server[Any]:
         return [f"name {number}" for number in range(count)]
 
     @server.tool()
-    def total() -> int:
-        return 5
-
-    @server.tool()
-    def prices() -> dict[str, float]:
-        return {"tea": 2.5}
-
-    @server.tool()
     def rows(count: int) -> list[dict[str, int]]:
         return [{"row": number} for number in range(count)]
 
@@ -88,8 +80,6 @@ async def test_the_result_of_a_python_server_arrives_unchanged(mode: mcp.Mode, e
         ("greet", {"name": "Ann"}, {"result": "hello Ann"}),
         ("names", {"count": 2}, {"result": ["name 0", "name 1"]}),
         ("names", {"count": 0}, {"result": []}),
-        ("total", {}, {"result": 5}),
-        ("prices", {}, {"tea": 2.5}),
     ):
         result = await bridged(python_server(), era, name, arguments, mode=mode)
         assert (result.is_error, result.structured_content) == (False, structured)
@@ -153,8 +143,6 @@ async def test_structured_content_beside_the_text_does_not_evade_a_limit(beside:
     assert len(str(result.structured_content)) < 200 and "[cut" in text(result)
 
 
-# -- content -----------------------------------------------------------------------------------------------------------
-
 BLOCKS = [
     wire.TextContent(text="for you", annotations=wire.Annotations(audience=["user"], priority=0.5)),
     wire.TextContent(text="marked", _meta={"example.com/mark": 1}),
@@ -182,13 +170,6 @@ async def test_each_block_arrives_unchanged(era: str) -> None:
     assert result.is_error and result.content[1:] == failed.content
 
 
-async def test_a_text_of_any_type_stays_text() -> None:
-    held = wire.TextResourceContents(uri="file:///a.yaml", text="a: 1", mime_type="application/yaml")
-    result = wire.CallToolResult(content=[wire.EmbeddedResource(resource=held)])
-    [block] = (await bridged(server_of(result), MODERN)).content
-    assert block.resource.text == "a: 1"  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("around", [untrusted, limit_output(1000)])
 async def test_the_description_of_a_block_does_not_evade_middleware(around: Any) -> None:
     """The link is as it came, and the texts round it are not."""
@@ -199,9 +180,6 @@ async def test_the_description_of_a_block_does_not_evade_middleware(around: Any)
     assert "resource_link" in [block.type for block in found.content] and "Follow me" not in str(found)
     long = wire.CallToolResult(content=[link.model_copy(update={"description": "D" * 20_000})])
     assert len(str(await bridged(server_of(long), MODERN, around=[limit_output(1000)]))) < 1000
-
-
-# -- the outcome of a call that failed ---------------------------------------------------------------------------------
 
 
 @tool(destructive=False)
@@ -234,11 +212,7 @@ async def test_only_a_trusted_ferrule_server_says_whether_a_call_was_executed(
 
 @pytest.mark.parametrize(
     "outcome",
-    [
-        {"status": "suspended", "executed": False},
-        {"status": "denied", "executed": "no"},
-        "denied",
-    ],
+    [{"status": "suspended", "executed": False}, {"status": "denied", "executed": "no"}, "denied"],
 )
 async def test_an_odd_outcome_is_not_taken_over(outcome: Any) -> None:
     failed = wire.CallToolResult(content=[wire.TextContent(text="no")], is_error=True, _meta={OUTCOME: outcome})

@@ -11,26 +11,26 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
-from uuid import UUID
 
 import httpx2
 import mcp_types as wire
 import pytest
 import uvicorn
-from connected import ENVELOPE, LEGACY, MODERN, YES, Person, both_eras, text
+from connected import ENVELOPE, MODERN, YES, Person, both_eras, text
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from pydantic import AnyUrl, BaseModel, SecretStr
+from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from ferrule import DefinitionError, Event, Runner, ToolContext, __version__, serve, tool
+from ferrule import DefinitionError, Event, Runner, ToolContext, serve, tool
 from ferrule.guards import ask_before_changes
 from ferrule.mcp.serve._caller import make_identity
 from ferrule.tools.background import check_call
 from gates import Gate
-from waits import BOUND
+from waits import BOUND, until
+from watched import Watch
 
 
 @tool(read_only=True)
@@ -105,7 +105,6 @@ async def post(url: str, headers: dict[str, str], **more: Any) -> httpx2.Respons
         return await http.post(f"{url}/mcp", headers={**standard, **headers}, json=body)
 
 
-ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
 STANDARD = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
@@ -152,20 +151,6 @@ async def test_a_call_has_its_progress_and_its_result_also_in_a_mounted_app(era:
     assert seen == ["adding"]
 
 
-@pytest.mark.parametrize(
-    ("given", "told"), [({}, ("ferrule", __version__)), ({"name": "shop", "version": "2.0"}, ("shop", "2.0"))]
-)
-async def test_a_server_says_who_it_is(given: dict[str, str], told: tuple[str, str]) -> None:
-    async with listening(serve.mcp(Runner([add]), **given)) as url:
-        async with connected(url, LEGACY) as client:
-            assert client.server_info is not None
-            assert (client.server_info.name, client.server_info.version) == told
-        sent = {"tools/list": None, "tools/call": ADD, "server/discover": None}
-        answers = [await post(url, {}, method=method, params=params) for method, params in sent.items()]
-    found = [answer.json()["result"]["_meta"]["io.modelcontextprotocol/serverInfo"] for answer in answers]
-    assert found == [dict(zip(("name", "version"), told, strict=True))] * 3
-
-
 async def test_no_client_chooses_its_session() -> None:
     seen: list[str | None] = []
 
@@ -186,20 +171,13 @@ async def test_no_client_chooses_its_session() -> None:
 
 
 async def test_a_closed_stream_cancels_the_call() -> None:
-    gate, ended = Gate(), asyncio.Event()
-    statuses: list[str] = []
-
-    def observe(event: Event) -> None:
-        if event.kind == "tool:error":
-            statuses.append(event.data["result"].status)
-            ended.set()
-
-    async with listening(serve.mcp(Runner([gate.tool], observers=[observe]))) as url:
+    gate, watch = Gate(), Watch()
+    async with listening(serve.mcp(Runner([gate.tool], observers=[watch]))) as url:
         posting = asyncio.ensure_future(post(url, {}, method="tools/call", params={"name": "wait"}))
         await gate.inside.wait()
         posting.cancel()
-        await ended.wait()
-    assert statuses[0] == "cancelled"
+        await until(watch.ends)
+    assert watch.events[-1].data["result"].status == "cancelled"
 
 
 # -- who may call ------------------------------------------------------------------------------------------------------
@@ -207,12 +185,7 @@ async def test_a_closed_stream_cancels_the_call() -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [
-        {},
-        {"Authorization": "Bearer wrong"},
-        {"Authorization": "Basic token of ann"},
-        {"Authorization": "Bearer " + "x" * 10_000},
-    ],
+    [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic token of ann"}],
 )
 async def test_unknown_tokens_get_401(headers: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Event] = []
@@ -224,7 +197,7 @@ async def test_unknown_tokens_get_401(headers: dict[str, str], caplog: pytest.Lo
     [event] = seen
     assert (event.kind, event.data["reason"], event.data["address"]) == ("client:refused", reason, "127.0.0.1")
     assert f"refused a client at 127.0.0.1: {reason}" in caplog.text
-    assert not any(token in caplog.text for token in ("wrong", "token of ann", "xxx"))
+    assert not any(token in caplog.text for token in ("wrong", "token of ann"))
 
 
 async def test_a_function_of_tokens_lets_in_only_by_a_principal_or_a_context() -> None:
@@ -272,25 +245,17 @@ async def test_the_logs_of_the_libraries_forge_no_line_and_show_no_session_id(
 
 @both_eras
 async def test_the_approver_is_the_principal_whose_token_the_answer_had(era: str) -> None:
-    answered: list[str | None] = []
+    watch = Watch()
 
-    def observe(event: Event) -> None:
-        if event.kind == "tool:post":
-            answered.append(event.data["result"].answered_by)
+    async def find(token: str) -> ToolContext | None:
+        return ToolContext(principal=tokens(token), session="chat 7")
 
-    app = serve.mcp(Runner([remove], **ASKING, observers=[observe]), tokens=tokens)
+    app = serve.mcp(Runner([remove, who], **ASKING, observers=[watch]), tokens=find)
     async with listening(app) as url, connected(url, era, "token of ann", Person(YES)) as client:
         await client.call_tool("remove", {"name": "vase"})
-    assert answered == ["ann"]
-
-
-@both_eras
-async def test_a_function_of_tokens_may_be_async_and_give_a_context(era: str) -> None:
-    async def known(token: str) -> ToolContext | None:
-        return ToolContext(principal="ann", session="chat 7") if token == "t" else None
-
-    async with listening(serve.mcp(Runner([who]), tokens=known)) as url, connected(url, era, "t") as client:
         assert text(await client.call_tool("who")) == '["ann", "chat 7"]'
+    results = [event.data["result"] for event in watch.events if event.kind == "tool:post"]
+    assert [result.answered_by for result in results] == ["ann", None]
 
 
 def test_a_fixed_token_is_the_only_one() -> None:
@@ -405,26 +370,17 @@ class Database:
     name: str
 
 
-class Password(BaseModel):
-    password: SecretStr
-
-
 OTHERS: list[dict[str, Any]] = [
     {"principal": "bob"},
-    {"metadata": {}, "secrets": {}},
     {"metadata": {"tenant": True, "plan": [2]}},
-    {"metadata": {"tenant": UUID(int=1)}},
     {"metadata": {1: "a"}},
     {"metadata": {"1": "a"}},
     {"metadata": {"plans": frozenset("a")}},
     {"metadata": {"plans": frozenset("b")}},
     {"secrets": {"key": SecretStr("b")}},
+    {"secrets": {"key": SecretStr("c")}},
     {"secrets": {"key": Database("a")}},
     {"secrets": {"key": Database("b")}},
-    {"secrets": {"key": Password(password=SecretStr("a"))}},
-    {"secrets": {"key": Password(password=SecretStr("b"))}},
-    {"secrets": {"key": AnyUrl("db://u:a@x")}},
-    {"secrets": {"key": AnyUrl("db://u:b@x")}},
     {"working_directory": "/tmp"},
     {"session": "other"},
     {"deps": 0},
@@ -498,24 +454,15 @@ async def test_a_job_is_found_only_with_its_own_context(era: str) -> None:
     async def report(context: ToolContext) -> str:
         return f"for {context.metadata['tenant']}"
 
-    app = serve.mcp(Runner([report, check_call]), tokens=TENANTS.get)
-    async with listening(app) as url, connected(url, era, "a") as own, connected(url, era, "b") as other:
-        ticket = json.loads(text(await own.call_tool("report")))["ticket"]
-        assert "for a" in text(await own.call_tool("check_call", {"ticket": ticket, "wait_seconds": 15}))
-        assert "for a" not in text(await other.call_tool("check_call", {"ticket": ticket}))
-
-
-async def test_a_job_of_a_token_without_a_principal_is_found_by_no_other_token() -> None:
-    @tool(background=True)
-    async def report() -> str:
-        return "for the first"
-
-    app = serve.mcp(Runner([report, check_call]), tokens=lambda token: ToolContext())
-    async with listening(app) as url, connected(url, MODERN, "first") as one, connected(url, MODERN, "second") as two:
-        ticket = json.loads(text(await one.call_tool("report")))["ticket"]
-        assert "for the first" in text(await one.call_tool("check_call", {"ticket": ticket, "wait_seconds": 15}))
-        found = text(await two.call_tool("check_call", {"ticket": ticket}))
-    assert "There is no call with the ticket" in (found)
+    nobody = {"x": ToolContext(metadata={"tenant": "x"}), "y": ToolContext(metadata={"tenant": "x"})}
+    app = serve.mcp(Runner([report, check_call]), tokens={**TENANTS, **nobody}.get)
+    async with listening(app) as url:
+        for token, another in ("a", "b"), ("x", "y"):  # two tokens without a principal are two clients too
+            async with connected(url, era, token) as own, connected(url, era, another) as other:
+                ticket = json.loads(text(await own.call_tool("report")))["ticket"]
+                check = {"ticket": ticket, "wait_seconds": BOUND}
+                assert f"for {token}" in text(await own.call_tool("check_call", check))
+                assert "There is no call" in text(await other.call_tool("check_call", check))
 
 
 async def test_one_principal_does_not_take_the_room_of_the_others() -> None:
@@ -542,7 +489,6 @@ async def test_one_principal_does_not_take_the_room_of_the_others() -> None:
     [
         ({}, 200),
         ({"Origin": "http://localhost:3000"}, 200),
-        ({"Origin": "https://app.example.com"}, 200),
         ({"Origin": "null"}, 403),
         ({"Origin": "http://localhost:1.evil.example"}, 403),
         ({"Host": "tools.example.com"}, 200),

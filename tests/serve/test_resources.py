@@ -113,19 +113,6 @@ async def test_the_icons_of_a_trusted_server_are_passed_on(trusted: bool, shown:
     assert [one.src for one in listed.icons or ()] == shown
 
 
-@pytest.mark.parametrize("era", ["auto", LEGACY])
-async def test_a_server_without_resources_and_prompts_declares_none(era: str) -> None:
-    for options, expected in (
-        ({"resources": (), "prompts": ()}, (False, False, False)),
-        ({"prompts": ()}, (True, False, True)),
-        ({"resources": ()}, (False, True, True)),
-    ):
-        async with shop(era, **options) as client:
-            found: Any = client.server_capabilities
-        declared = found.resources, found.prompts, found.completions
-        assert tuple(one is not None for one in declared) == expected
-
-
 @both_eras
 async def test_a_resource_is_read_with_its_type(era: str) -> None:
     async with shop(era, context=ToolContext(principal="ann")) as client:
@@ -172,16 +159,6 @@ async def test_what_cannot_be_read_is_a_protocol_error(era: str) -> None:
 
 
 @both_eras
-async def test_a_function_that_fails_shows_no_internals(era: str) -> None:
-    def broken() -> str:
-        raise RuntimeError("the password is tea")
-
-    async with shop(era, prompts=[broken]) as client:
-        error = await refused(client.get_prompt("broken"))
-    assert error.code == wire.INTERNAL_ERROR and "password" not in error.message
-
-
-@both_eras
 async def test_choices_are_completed(era: str) -> None:
     async with shop(era) as client:
 
@@ -196,9 +173,6 @@ async def test_choices_are_completed(era: str) -> None:
         assert await complete(prompt, "count", "") == await complete(prompt, "unknown", "") == []
         unknown = wire.PromptReference(name="stock")
         assert (await refused(client.complete(unknown, {"name": "a", "value": ""}))).code == wire.INVALID_PARAMS
-
-
-# -- the runner --------------------------------------------------------------------------------------------------------
 
 
 @both_eras
@@ -248,9 +222,6 @@ async def test_readings_count_as_calls_and_are_bounded() -> None:
     assert isinstance(message.content, wire.TextContent) and len(message.content.text) < 200
 
 
-# -- definitions -------------------------------------------------------------------------------------------------------
-
-
 def one(name: str) -> str:
     return name
 
@@ -261,15 +232,10 @@ def one(name: str) -> str:
         (lambda: serve.resource("hours", one), "is not the address of a resource"),
         (lambda: serve.resource("shop://{name}.txt", one), "a variable is a whole segment"),
         (lambda: serve.resource("shop://hours", one), r"must be the parameters of its function, each once: \['name'\]"),
-        (lambda: serve.resource("shop://{name}/{name}", one), "each once"),
         (lambda: serve.resource("shop://{name}", one, icons="http://example.com/a.png"), "an icon of the resource"),
-        (lambda: serve.prompt(lambda: "x"), "is a function with a name"),
-        (lambda: serve.prompt(one, icons=[{"src": ICON, "size": "1"}]), "unknown key 'size'"),
         (lambda: serve.prompt(one, icons=[ICON] * 9), "at most 8"),
         (lambda: serve.mcp(Runner([order]), resources=[one]), r"give serve.resource\(uri, function\)"),
-        (lambda: serve.mcp(Runner([order]), prompts=[hours]), r"give functions, or serve.prompt\(function\)"),
         (lambda: serve.mcp(Runner([order]), prompts=[one, one]), "two resources or prompts are called 'prompt:one'"),
-        (lambda: serve.mcp(Runner([order]), icons="file:///icon.png"), "an icon of the server"),
         (lambda: serve.mcp(Runner([order.replace(metadata={"icons": [1]})])), "an icon of the tool 'order'"),
     ],
 )

@@ -20,9 +20,7 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from ferrule.cli.client_configs import format_configurations
 from ferrule.cli.program import main
-from ferrule.cli.serve import Address, read_address
 from products import sampled
 from waits import BOUND, until
 
@@ -192,7 +190,6 @@ async def test_an_unreadable_line_is_answered_with_an_error(folder: Path) -> Non
     lines = [
         (line("add", {"c": "x" * (5 * 1024 * 1024)}, 7), -32700, 7),
         (line("add", {"c": "\ud800"}, 7), -32700, 7),
-        (call[:-9] + b"\n", -32700, 7),
         (b'{"jsonrpc":"2.0","id":7\n', -32700, None),  # or 70, or 71
         (b'{"jsonrpc":"2.0","id":7.0,"method":"ping"}\n', -32600, 7),
         (b"[" + call.strip() + b"]\n", -32600, 7),
@@ -258,39 +255,21 @@ async def test_over_http_a_signal_lets_running_calls_end(folder: Path, number: i
         assert await process.wait() == code and b"Traceback" not in await process.stderr.read()
 
 
-@pytest.mark.large
-async def test_a_changed_list_of_an_upstream_server_is_followed(folder: Path) -> None:
-    program = str(Path(__file__).parent.parent / "sources" / "stdio_server.py")
-    servers = {"mcpServers": {"up": {"command": sys.executable, "args": [program]}}}
-    (folder / "mcp.json").write_text(json.dumps(servers), encoding="utf-8")
-    server = parameters(folder, "--mcp", "mcp.json", "--yes", "up__grow")
-    async with Client(server, mode=MODERN) as client, client.listen(tools_list_changed=True) as changes:
-        assert not (await client.call_tool("up__grow")).is_error
-        await anext(aiter(changes))
-        names = {tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools}
-    assert {"add", "up__grow", "up__grown"} <= names
-
-
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--http", "0.0.0.0:8000"], "write --tokens FILE"),
         (["--http", "localhost.example.com:8000"], "write --tokens FILE"),
         (["--http", "0.0.0.0:8000", "--token-env", "GOOD"], "--allow-host tools.example.com"),
         (["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"], "variable of --token-env: a token must have at"),
-        (["--http", "65536"], "is not an address"),
         (["--http", "::1:8000"], "is not an address"),
         (["--tokens", "tokens.toml"], "--tokens needs --http"),
         (["--http", "0", "--tokens", "tokens.toml", "--token-env", "GOOD"], "leave out one of them"),
         (["--http", "0", "--tokens", "./tokens.toml"], "no file './tokens.toml'; ferrule token new writes it"),
         (["--http", "0", "--tokens", "./reachable.toml"], "where tools may reach it. Use another place, such as '"),
-        (["--allow-host", "tools.example.com"], "--allow-host and --allow-origin need --http"),
-        (["--http", "0", "--allow-origin", "*"], "origins: '*' is invalid"),
         (["--http", "8000", "--install"], "leave out --http"),
-        (["--directory", "nowhere"], "No such file"),
         (["--yes", "sell"], "there is no tool 'sell'"),
     ],
 )
@@ -316,25 +295,6 @@ def test_the_start_of_the_server_is_printed_as_json_for_each_client(
         command = servers["shop"]
         assert Path(command["command"]).is_file() and Path(command["command"]).is_absolute()
         assert command["args"][-3:] == ["--yes=remove", "--directory", str(folder)]
-
-
-def test_the_address_of_an_mcp_server_is_installed_as_it_is() -> None:
-    written = format_configurations("a", [], ["https://tools.example.com/mcp", "b/mcp.json"], [], Path("/srv"))
-    assert (
-        '"--mcp=https://tools.example.com/mcp"' in written and json.dumps(f"--mcp={Path('/srv/b/mcp.json')}") in written
-    )
-
-
-@pytest.mark.parametrize(
-    ("written", "address"),
-    [
-        ("8000", Address("127.0.0.1", 8000)),
-        ("[::1]:0", Address("::1", 0)),
-        ("localhost:65535", Address("localhost", 65_535)),
-    ],
-)
-def test_an_address_is_a_port_or_a_host_and_a_port(written: str, address: Address) -> None:
-    assert read_address(written) == address
 
 
 # -- what is imported --------------------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolResult,
-    deny,
     serve,
     tool,
 )
@@ -57,9 +56,6 @@ async def listed(runner: Runner, era: str, **options: Any) -> list[wire.Tool]:
         return (await connected.list_tools()).tools
 
 
-# -- the list ----------------------------------------------------------------------------------------------------------
-
-
 @both_eras
 async def test_the_tools_are_listed_in_order_with_their_hints(era: str) -> None:
     tools = await listed(Runner([remove, add]), era)
@@ -80,24 +76,12 @@ async def test_only_clients_of_2026_see_an_output_schema_that_is_no_object() -> 
     assert [one.output_schema and one.output_schema["type"] for one in legacy] == [None, "object"]
 
 
-async def test_a_result_that_does_not_fit_the_output_schema_is_an_error() -> None:
-    @tool
-    async def measure() -> int:
-        return ToolResult(None)  # type: ignore[return-value]
-
-    result = await call(Runner([measure]), MODERN, "measure")
-    assert result.is_error and "The tool ran" in text(result) and "or JSON cannot express it" in text(result)
-    assert text(result).endswith("\nnull") and result.structured_content is None
-
-
 @both_eras
 @pytest.mark.parametrize(
     ("returns", "value", "structured"),
     [
         (float, float("nan"), None),
-        (dict[str, float], {"mean": float("nan"), "max": 1.5}, {"mean": None, "max": 1.5}),
         (dict[str, Decimal], {"price": Decimal("Infinity")}, {"price": None}),
-        (bytes, b"abc", None),
         (list[Text | Media], [Text("a"), Media("image", b"x", "image/png")], None),
     ],
 )
@@ -111,19 +95,6 @@ async def test_a_value_that_json_cannot_express_is_a_valid_answer(
     give.__annotations__["return"] = returns
     result = await call(Runner([tool(give)]), era, "give")  # the SDK's client compares it with the output schema
     assert (result.is_error, result.structured_content) == (False, structured)
-
-
-# -- each outcome ------------------------------------------------------------------------------------------------------
-
-
-@both_eras
-@pytest.mark.parametrize(
-    ("arguments", "error"), [({"a": "x", "b": 2}, "'a' must be a valid integer"), ({"a": 1, "b": 2}, "not on a Sunday")]
-)
-async def test_a_call_that_fails_is_a_result_with_its_error(arguments: Any, error: str, era: str) -> None:
-    runner = Runner([add], guards=[lambda call, context: deny("not on a Sunday")])
-    result = await call(runner, era, "add", arguments)
-    assert result.is_error and error in text(result) and result.structured_content is None
 
 
 @both_eras
@@ -144,23 +115,6 @@ async def test_a_served_call_passes_the_guards(era: str) -> None:
     assert not (await call(runner, era, "add", {"a": 1, "b": 2})).is_error
     assert [dict(one.arguments) for one in judged] == [{"a": 1, "b": 2}]
     assert [event.kind for event in events] == ["tool:pre", "tool:decided", "tool:started", "tool:post"]
-
-
-@both_eras
-async def test_too_many_concurrent_calls_are_told_to_come_later(era: str) -> None:
-    gate = Gate()
-    async with client(Runner([gate.tool, add]), era, in_flight=1) as connected:
-        async with asyncio.TaskGroup() as group:
-            first = group.create_task(connected.call_tool("wait"))
-            await gate.inside.wait()
-            second = await connected.call_tool("add", {"a": 1, "b": 2})
-            gate.open.set()
-        third = await connected.call_tool("add", {"a": 1, "b": 2})
-    assert text(second) == "Too many calls are under way; try again later. Nothing was run."
-    assert (text(first.result()), text(third)) == ("through", "3")
-
-
-# -- content -----------------------------------------------------------------------------------------------------------
 
 
 IMAGE, PDF = "image/png", "application/pdf"
@@ -197,9 +151,6 @@ async def test_a_result_that_middleware_made_invalid_shows_nothing_of_the_output
     result = await call(Runner([origin], around=[mask]), era, "origin")
     assert result.is_error and result.structured_content is None
     assert text(result).startswith("The tool ran") and text(result).endswith(masked)
-
-
-# -- while a call runs -------------------------------------------------------------------------------------------------
 
 
 @both_eras
@@ -250,9 +201,6 @@ async def test_a_call_that_its_client_cancels_has_its_grace(era: str) -> None:
     assert order == ["tidied up", "cancelled"]  # the connection ends after its calls
 
 
-# -- other tools -------------------------------------------------------------------------------------------------------
-
-
 async def test_a_listening_client_of_2026_is_told_of_other_tools_only() -> None:
     app = serve.mcp(Runner([add]))
     async with Client(app.server, mode=MODERN) as connected:
@@ -267,25 +215,20 @@ async def test_a_listening_client_of_2026_is_told_of_other_tools_only() -> None:
         assert (told, names) == (1, ["add", "remove"])
 
 
-class Noting:
-    """A client's handler of messages, which counts the notifications of a changed list."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.came = asyncio.Event()
-
-    async def __call__(self, message: Any) -> None:
-        if isinstance(message, wire.ToolListChangedNotification):
-            self.count += 1
-            self.came.set()
-
-
 async def test_clients_of_2025_are_told_of_other_tools_and_running_calls_go_on() -> None:
-    gate, first, second = Gate(), Noting(), Noting()
+    gate, first, second = Gate(), asyncio.Event(), asyncio.Event()
+
+    def note(told: asyncio.Event) -> Any:
+        async def handle(message: Any) -> None:
+            if isinstance(message, wire.ToolListChangedNotification):
+                told.set()
+
+        return handle
+
     app = serve.mcp(Runner([gate.tool]))
     async with (
-        Client(app.server, mode=LEGACY, message_handler=first) as connected,
-        Client(app.server, mode=LEGACY, message_handler=second),
+        Client(app.server, mode=LEGACY, message_handler=note(first)) as connected,
+        Client(app.server, mode=LEGACY, message_handler=note(second)),
         asyncio.TaskGroup() as group,
     ):
         assert connected.server_capabilities.tools and connected.server_capabilities.tools.list_changed
@@ -293,9 +236,9 @@ async def test_clients_of_2025_are_told_of_other_tools_and_running_calls_go_on()
         await gate.inside.wait()
         await app.use(app.runner.replace(tools=[gate.tool]))  # the same list
         await connected.list_tools()
-        assert not first.count
+        assert not first.is_set()
         await app.use(app.runner.replace(tools=[add]))
-        await asyncio.gather(first.came.wait(), second.came.wait())
+        await asyncio.gather(first.wait(), second.wait())
         gate.open.set()
         assert text(await held) == "through"
         assert [one.name for one in (await connected.list_tools()).tools] == ["add"]
@@ -310,37 +253,20 @@ async def test_listening_clients_take_no_place_of_a_call_and_are_bounded() -> No
         assert text(await connected.call_tool("add", {"a": 1, "b": 2})) == "3"
 
 
-# -- what cannot be served ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
         ({"state_key": b"short"}, "state_key: request-state keys must be at least 32 bytes"),
         ({"in_flight": 0}, "in_flight must be a number greater than 0"),
         ({"answer_within": float("inf")}, "answer_within must be a number greater than 0"),
-        ({"keep_list": -1}, "keep_list must be a number greater than 0"),
-        ({"keep_list": float("inf")}, "keep_list must be a number greater than 0"),
         ({"context": {"principal": "ann"}}, "context must be a ToolContext, not dict"),
-        (
-            {"tokens": "a token of some length"},
-            r"^tokens must be a Path, a text that ends in '\.toml' .* serve\.fixed_token",
-        ),
         ({"hosts": ["https://tools.example.com"]}, "hosts: 'https://tools.example.com' is invalid"),
-        ({"hosts": ["*"]}, r"hosts: '\*' is invalid; write 'tools.example.com'"),
         ({"origins": ["*"]}, r"origins: '\*' is invalid; write 'https://app.example.com'"),
-        ({"origins": ["https://app.example.com/"]}, "origins: 'https://app.example.com/' is invalid"),
-        ({"origins": ["app.example.com"]}, "origins: 'app.example.com' is invalid"),
     ],
 )
 def test_an_invalid_option_is_an_error(options: Any, error: str) -> None:
     with pytest.raises(DefinitionError, match=error):
         serve.mcp(Runner([add]), **options)
-
-
-def test_tools_without_a_runner_are_an_error() -> None:
-    with pytest.raises(DefinitionError, match=r"Runner\(tools\) makes one"):
-        serve.mcp([add])  # type: ignore[arg-type]
 
 
 @both_eras

@@ -87,9 +87,6 @@ async def status(url: str, token: str) -> int:
         return (await http.post(url, headers={"Authorization": f"Bearer {token}"}, json={})).status_code
 
 
-# -- who ---------------------------------------------------------------------------------------------------------------
-
-
 async def test_each_token_is_a_principal_and_a_changed_file_counts_at_once(file: Path) -> None:
     events: list[Event] = []
     async with gateway(Runner([who], observers=[events.append]), tokens=file) as url:
@@ -127,12 +124,9 @@ async def test_a_file_that_becomes_unusable_lets_nobody_in(file: Path, broken: s
         ("[ann]", "the token 'ann' needs sha256, 64 hexadecimal digits"),
         (f'sha256 = "{"0" * 64}"', "'sha256' is outside a token"),
         (entry("ann", calls_per_minuet=2), "unknown key 'calls_per_minuet'; did you mean 'calls_per_minute'"),
-        (entry("ann", concurrency="true"), "concurrency of the token 'ann' must be a whole number of at least 1"),
         (entry("ann", calls=0), "calls of the token 'ann' must be a whole number of at least 1, not 0"),
         (entry("ann", expires="2027-01-31"), "a time with its offset, such as 2027-01-31T00:00:00Z, not 2027-01-31"),
-        (entry("ann", principal='""'), "the principal of the token 'ann' must be a text"),
         ("[ann", "it is not TOML"),
-        ('["a b"]', "'a b' is not a valid name of a token"),
     ],
 )
 def test_an_invalid_file_is_an_error_when_serving_begins(file: Path, content: str, said: str) -> None:
@@ -155,9 +149,6 @@ def test_a_file_that_tools_may_reach_is_refused(file: Path) -> None:
     for path in (file, link):
         with pytest.raises(ReachableError, match="where tools may reach it"):
             serve.mcp(Runner([who], guards=[within(file.parent)]), tokens=path)
-
-
-# -- how much ----------------------------------------------------------------------------------------------------------
 
 
 async def test_limits_hold_for_each_principal_and_outlast_a_restart(file: Path, tmp_path: Path) -> None:
@@ -225,9 +216,6 @@ async def test_a_call_waits_while_as_many_of_its_principal_run_as_may(file: Path
         assert await asyncio.gather(*held) == ["through"] * 2 and gate.runs == 2
 
 
-# -- one call ----------------------------------------------------------------------------------------------------------
-
-
 async def test_an_address_beyond_the_loopback_needs_tokens_and_a_name(file: Path) -> None:
     with pytest.raises(DefinitionError, match=r"everybody who reaches 0\.0\.0\.0 could call the tools: give tokens="):
         await serve.http(Runner([who]), host="0.0.0.0", port=0)
@@ -236,9 +224,6 @@ async def test_an_address_beyond_the_loopback_needs_tokens_and_a_name(file: Path
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(DefinitionError, match=r"cannot serve at 127\.0\.0\.1:\d+: Address already in use"):
             await serve.http(Runner([who]), port=taken.getsockname()[1])
-
-
-# -- upstream servers --------------------------------------------------------------------------------------------------
 
 
 async def test_a_gateway_follows_the_changed_list_of_an_upstream_server() -> None:
@@ -257,31 +242,18 @@ async def test_a_gateway_follows_the_changed_list_of_an_upstream_server() -> Non
             assert [one.name for one in (await client.list_tools(cache_mode="refresh")).tools] == ["first", "second"]
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
-
-
-NAMES = st.from_regex(r"[abcXYZ019_][abcXYZ019_-]{0,11}", fullmatch=True)
-
-
-@given(
-    entries=st.dictionaries(NAMES, st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), max_size=4),
-    data=st.data(),
-)
-def test_the_server_reads_what_the_command_writes(
-    entries: dict[str, str], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("tokens") / "tokens.toml"
-    secrets = {}
-    for name, principal in entries.items():
-        said = run_command(["token", "new", f"--tokens={path}", f"--principal={principal}", "--", name])
-        secrets[name] = said.strip()
-    gone = data.draw(st.sampled_from(sorted(entries))) if entries else None
-    if gone is not None:
-        path.write_text(f"# by hand\n{path.read_text('utf-8')}", encoding="utf-8")
-        run_command(["token", "remove", f"--tokens={path}", "--", gone])
-        assert path.read_text("utf-8").startswith("# by hand\n") and path.stat().st_mode & 0o777 == 0o600
-        known = TokenFile(path)
-        assert {name: known(secret) for name, secret in secrets.items()} == {**entries, gone: None}
+def test_the_server_reads_what_the_command_writes(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    entries = {"a": "ann", "-b": 'say "é\\" [x]', "_": "#\t'''\U0001f600"}
+    secrets = {
+        name: run_command(["token", "new", f"--tokens={path}", f"--principal={principal}", "--", name]).strip()
+        for name, principal in entries.items()
+    }
+    path.write_text(f"# by hand\n{path.read_text('utf-8')}", encoding="utf-8")
+    run_command(["token", "remove", f"--tokens={path}", "--", "-b"])
+    assert path.read_text("utf-8").startswith("# by hand\n") and path.stat().st_mode & 0o777 == 0o600
+    known = TokenFile(path)
+    assert {name: known(secret) for name, secret in secrets.items()} == {**entries, "-b": None}
 
 
 def run_command(words: list[str]) -> str:
@@ -308,7 +280,6 @@ def test_the_file_is_private_and_holds_no_token(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["new"], "ferrule token new NAME"),
         (["remove", "an"], "there is no token 'an'; did you mean 'ann'?"),
         (["remove", "ann", "--days", "3"], "are options of ferrule token new, not of remove"),
         (["new", "a b"], "'a b' is not a valid name of a token"),

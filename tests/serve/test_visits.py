@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import mcp_types as wire
 import pytest
-from connected import ENVELOPE, MODERN, Person, both_eras, call, client, text
+from connected import ENVELOPE, MODERN, Person, both_eras, call, text
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from test_over_http import listening, request
@@ -51,16 +51,6 @@ async def test_a_client_that_cannot_show_an_address_reads_what_it_has_to_declare
             error = (await http.post(f"{url}/mcp", headers=headers, json=body)).json()["error"]
     assert error["code"] == wire.MISSING_REQUIRED_CLIENT_CAPABILITY
     assert error["data"] == {"requiredCapabilities": {"elicitation": {"url": {}}}}
-
-
-async def test_a_visit_is_only_valid_after_its_question() -> None:
-    early = {"question": wire.ElicitResult(action="accept")}
-    async with client(Runner([order]), MODERN, Person("decline")) as connected:
-        result = await connected.call_tool("order", {}, input_responses=early)
-    assert result.is_error
-
-
-# -- from a server upstream --------------------------------------------------------------------------------------------
 
 
 def server_with(url: str, way: str) -> mcp.Memory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -13,9 +12,7 @@ import pytest
 
 from ferrule import DefinitionError, Runner, Toolset
 from ferrule.cli.runners import join_tools
-from ferrule.cli.settings import apply_settings
 from ferrule.cli.usage import UsageError
-from ferrule.policy import TrustedFiles
 from ferrule.sources import plugins, python
 
 CODE = '''
@@ -41,11 +38,6 @@ class Wipe:
 
     def check_permissions(self, payload: dict[str, Any], context: ToolContext) -> Decision:
         return never(payload, context)
-
-
-class CallableWipe(Wipe):
-    def __call__(self, disk: str) -> str:
-        return "wiped"
 
 
 class StaticWipe:
@@ -85,14 +77,12 @@ def function(disk: str) -> str:
 
 
 object_ = Wipe()
-callable_object = CallableWipe()
 object_class = StaticWipe
 foreign_object = ForeignTool()
 definition = {"name": "wipe", "input_schema": SCHEMA, "execute": lambda p: "wiped", "check_permissions": never}
 handler_class = Handler
 '''
-OBJECTS = ("object_", "callable_object", "object_class", "foreign_object")
-FORMS = (*OBJECTS, "definition", "nested", "marked", "function", "handler_class")
+FORMS = ("object_", "object_class", "foreign_object", "definition", "nested", "marked", "function", "handler_class")
 
 
 @pytest.fixture
@@ -115,16 +105,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     for name in [name for name in sys.modules if name.startswith("pack")]:
         del sys.modules[name]
-
-
-def load_setting(place: str) -> Toolset:
-    """Return the tools of a place in trusted settings, as `ferrule run` does."""
-    Path(".ferrule").mkdir()
-    Path(".ferrule/settings.toml").write_text(f'model = "scripted:steps.py"\ntools = ["{place}"]\n')
-    TrustedFiles().trust(".ferrule/settings.toml")
-    options = argparse.Namespace(model=None, base_url=None, journal=None, tools=None, mcp=None, openapi=None)
-    apply_settings(options)
-    return join_tools(options.tools).tools
 
 
 def load_plug_in(name: str) -> Toolset:
@@ -152,7 +132,6 @@ def test_a_form_of_a_tool_is_the_same_from_everywhere(form: str, folder: Path) -
     ways: dict[str, Callable[[], Any]] = {
         "file": lambda: join_tools([f"pack.py:{form}"]).tools,
         "module": lambda: join_tools([f"pack:{form}"]).tools,
-        "setting": lambda: load_setting(f"pack.py:{form}"),
         "plug-in": lambda: load_plug_in(form),
         "list in a file": lambda: join_tools([f"pack_{form}.py"]).tools,
         "list in a module": lambda: join_tools([f"pack_{form}"]).tools,

@@ -20,25 +20,6 @@ SECRET = "blue-horse-7-" + 700 * "x"
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_a_cancellation_reaches_the_server(mode: mcp.Mode) -> None:
-    entered, stopped = asyncio.Event(), asyncio.Event()
-
-    async def wait(context: Any, arguments: dict[str, Any]) -> Any:
-        entered.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            stopped.set()
-
-    async with http(made("wait", wait)) as address, mcp.connect(mcp.Http(address, mode=mode)) as toolset:
-        waiting = asyncio.ensure_future(Runner(toolset).run("wait"))
-        await entered.wait()
-        waiting.cancel()
-        await asyncio.wait({waiting})
-        await stopped.wait()
-
-
-@pytest.mark.parametrize("mode", ERAS)
 async def test_a_server_that_went_away_and_came_back_is_called_again(mode: mcp.Mode) -> None:
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(AsyncExitStack())
@@ -56,54 +37,21 @@ async def test_a_server_that_went_away_and_came_back_is_called_again(mode: mcp.M
             assert (await runner.run("one")).success
 
 
-async def test_headers_are_sent_and_the_arguments_that_the_schema_names() -> None:
-    seen: list[dict[str, str]] = []
-
-    async def look(context: Any, arguments: dict[str, Any]) -> Any:
-        seen.append(dict(context.request.headers))
-        return text("")
-
-    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
-    async with http(made("look", look, schema)) as address:
-        async with mcp.connect(mcp.Http(address, headers={"Authorization": "Bearer sk-1"})) as toolset:
-            assert (await Runner(toolset).run("look", {"region": "eu"})).success
-    assert seen[0]["authorization"] == "Bearer sk-1" and seen[0]["mcp-param-region"] == "eu"
-    assert seen[0]["mcp-protocol-version"] == "2026-07-28"
-
-
-# -- servers that do not start -----------------------------------------------------------------------------------------
-
-
-async def test_a_null_in_the_arguments_arrives() -> None:
-    server, arguments = made(), {"nothing": None, "nested": {"nothing": None}}
-    async with http(server) as address, mcp.connect(address) as toolset:
-        await Runner(toolset).run("one", arguments)
-    assert server.calls[0].arguments == arguments
-
-
-async def test_a_server_that_speaks_only_sse_is_named_so() -> None:
-    async def of_2024(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
-        if scope["method"] != "GET":
-            await respond(send, 405)
-            return
-        events = [(b"content-type", b"text/event-stream")]
-        await send({"type": "http.response.start", "status": 200, "headers": events})
-        event = b"event: endpoint\ndata: /messages?session=1\n\n"
-        await send({"type": "http.response.body", "body": event, "more_body": True})
-        await until_disconnected(receive)
-
-    async with serving(of_2024) as address:
-        assert "is down: it speaks only the HTTP+SSE transport of 2024" in await start_error(address)
-
-
-# -- sessions of 2025 --------------------------------------------------------------------------------------------------
-
-
-UNKNOWN = {
+NOT_FOUND = b'{"jsonrpc":"2.0","id":%b,"error":{"code":-32001,"message":"Session not found"}}'
+FORGOTTEN = {
     "as the examples of the TypeScript SDK": {"code": -32000, "message": "Bad Request: No valid session ID provided"},
     "as rmcp did": (401, b"Unauthorized: Session not found"),
+    "404 for no request": (404, NOT_FOUND % b"null"),
+    "404 as text": (404, b"Session not found"),
+    "404 without a body": (404, b""),
+}
+ANSWERED = {
+    "another error": {"code": -32000, "message": "rate limit"},
+    "another refusal": (401, b"Unauthorized: the session has expired"),
+    "404 for the request": (404, NOT_FOUND % b"@ID@"),
+    "404 in a batch": (404, b"[%b]" % NOT_FOUND % b"@ID@"),
+    "404 with a result": (404, b'{"jsonrpc":"2.0","id":@ID@,"result":{}}'),
+    "404 cut before an id": (404, b'{"jsonrpc":"2.0","error":{"code":-32001,"mess'),
 }
 
 
@@ -129,8 +77,21 @@ def restarted(server: Made, error: Any, kind: str = "text/plain", **more: Any) -
     return application, gone
 
 
-@pytest.mark.parametrize("error", UNKNOWN.values(), ids=UNKNOWN)
-async def test_a_server_that_refuses_old_sessions_gets_each_call_once_in_a_new_one(error: Any) -> None:
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+@pytest.mark.parametrize("error", ANSWERED.values(), ids=ANSWERED)
+async def test_a_call_that_a_server_may_have_taken_is_not_sent_again(error: Any, kind: str) -> None:
+    server = made("one")
+    app, gone = restarted(server, error, kind, id="its own")
+    async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+        runner = Runner(toolset)
+        assert (await runner.run("one")).success
+        gone.set()
+        refused = await runner.run("one")
+        assert (refused.status, refused.executed, len(server.calls)) == ("failed", None, 1)
+
+
+@pytest.mark.parametrize("error", FORGOTTEN.values(), ids=FORGOTTEN)
+async def test_a_server_that_forgot_its_sessions_gets_each_call_once_in_a_new_one(error: Any) -> None:
     server = made("one")
     app, gone = restarted(server, error)
     async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
@@ -139,51 +100,6 @@ async def test_a_server_that_refuses_old_sessions_gets_each_call_once_in_a_new_o
         gone.set()
         results = await asyncio.gather(*(runner.run("one") for _ in range(4)))
         assert [result.error for result in results] == [None] * 4 and len(server.calls) == 5
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        {"code": -32000, "message": "rate limit"},
-        (401, b"Unauthorized: the session has expired"),
-    ],
-)
-async def test_a_call_that_was_refused_otherwise_is_not_sent_again(error: Any) -> None:
-    server = made("one")
-    app, gone = restarted(server, error, id="its own")
-    async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
-        runner = Runner(toolset)
-        assert (await runner.run("one")).success
-        gone.set()
-        refused = await runner.run("one")
-        said = "HTTP 401 Unauthorized" if isinstance(error, tuple) else error["message"]
-        assert (refused.status, refused.executed) == ("failed", None) and said in str(refused.error)
-        assert len(server.calls) == 1
-
-
-NOT_FOUND = b'{"jsonrpc":"2.0","id":%b,"error":{"code":-32001,"message":"Session not found"}}'
-ANSWERS = (
-    NOT_FOUND % b"@ID@",
-    b"[%b]" % NOT_FOUND % b"@ID@",
-    b'{"jsonrpc":"2.0","id":@ID@,"result":{}}',
-    b'{"jsonrpc":"2.0","error":{"code":-32001,"mess',  # cut before an id
-)
-REFUSALS = NOT_FOUND % b"null", b"Session not found", b""
-
-
-@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
-@pytest.mark.parametrize("body", [*ANSWERS, *REFUSALS])
-async def test_a_call_goes_again_in_a_new_session_only_if_a_404_does_not_answer_it(body: bytes, kind: str) -> None:
-    server = made("one")
-    app, gone = restarted(server, (404, body), kind)
-    async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
-        runner = Runner(toolset)
-        assert (await runner.run("one")).success
-        gone.set()
-        found = await runner.run("one")
-        assert (found.status, found.executed) == (("failed", None) if body in ANSWERS else ("ok", True))
-        assert len(server.calls) == (1 if body in ANSWERS else 2)
-        assert (await runner.run("one")).success
 
 
 async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
@@ -206,9 +122,6 @@ async def test_notifications_and_replies_follow_a_redirect_on_the_server() -> No
     async with serving(elsewhere) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
         result = await Runner(toolset, approve=lambda call, decision, context: allow({})).run("ask")
     assert result.output == "accept"
-
-
-# -- what is shown of it -----------------------------------------------------------------------------------------------
 
 
 async def test_leaving_does_not_wait_for_a_server_that_keeps_a_session() -> None:

@@ -83,18 +83,6 @@ async def test_without_a_matching_lock_a_server_is_started(tmp_path: Path) -> No
             assert [status.state for status in servers.status.values()] == ["ready"], options
 
 
-async def test_each_server_of_several_is_judged_by_itself(tmp_path: Path) -> None:
-    one, two = calculator(), made("look")
-    two.server.name = "two"
-    file = await write_server_lock(tmp_path, one)
-    servers = mcp.connect(one.memory(name="one"), two.memory(name="two"), lock=file, lazy=True)
-    async with servers as toolset:
-        assert [servers.status[name].state for name in ("one", "two")] == ["idle", "ready"]
-        assert [found.name for found in toolset] == ["one__add", "one__drop"]
-        assert [found.name for found in toolset.quarantined] == ["two__look"]
-        assert (await Runner(toolset).run("one__drop")).success
-
-
 async def test_while_the_lock_is_written_a_server_is_started(tmp_path: Path) -> None:
     server = calculator()
     file = await write_server_lock(tmp_path, server)

@@ -14,13 +14,12 @@ import pytest
 from mcp_servers import ERAS, PROGRAM, Made, http, made, text
 
 from cast import Person
-from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny, mcp
+from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, deny, mcp
 from ferrule.testing import ManualClock
 
 DAY = {"type": "object", "properties": {"day": {"type": "integer", "minimum": 1}}, "required": ["day"]}
 KEY = b"k" * 32
 STATE = "opaque \u00e9\u2028 {not: json"
-SIGN_IN = types.ElicitRequest(params=types.ElicitRequestURLParams(message="Sign in", url="https://example.com/in"))
 
 
 def form(message: str = "Which day?", schema: Any = None) -> types.ElicitRequest:
@@ -96,11 +95,14 @@ async def test_a_record_belongs_to_the_server_and_to_the_tool_that_asked() -> No
 
 async def test_several_requests_are_one_question() -> None:
     person = Person(allow({"when": {"day": 3}}))
-    result = await book(booking(when=form(), sign=SIGN_IN), person)
+    sign = types.ElicitRequest(params=types.ElicitRequestURLParams(message="Sign in", url="https://example.com/in"))
+    result = await book(booking(when=form(), sign=sign), person)
     answers = {"when": {"action": "accept", "content": {"day": 3}}, "sign": {"action": "accept"}}
     assert json.loads(result.output)[1] == answers
     [asked] = person.decisions
     assert "Which day?" in asked.reason and "https://example.com/in" in asked.reason
+    refused = await book(booking(**{"da\u200by": form(), "sign": sign}), person)
+    assert refused.status == "failed" and len(person.decisions) == 1
 
 
 @pytest.mark.parametrize("answer", [deny("no"), allow({"day": 0}), allow({"other": 1})])
@@ -131,20 +133,17 @@ async def test_a_request_that_ferrule_does_not_offer_fails_the_call() -> None:
     assert result.status == "failed" and "'sampling/createMessage', which Ferrule did not offer" in str(result.error)
 
 
-@pytest.mark.parametrize("offered", [True, False])
-async def test_a_server_knows_whether_it_may_ask(offered: bool) -> None:
+async def test_a_server_knows_whether_it_may_ask() -> None:
     seen: list[Any] = []
 
     async def look(context: Any, arguments: dict[str, Any]) -> Any:
         seen.append(context.session.client_params.capabilities.elicitation)
         return text("")
 
-    async with mcp.connect(made("look", look).memory("legacy"), elicitation=offered) as toolset:
-        await Runner(toolset).run("look")
-    assert (seen[0] is not None) == offered
-
-
-# -- the 2025 revisions ------------------------------------------------------------------------------------------------
+    for offered in (True, False):
+        async with mcp.connect(made("look", look).memory("legacy"), elicitation=offered) as toolset:
+            await Runner(toolset).run("look")
+    assert [one is not None for one in seen] == [True, False]
 
 
 async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
@@ -215,32 +214,6 @@ async def test_of_several_running_calls_the_person_of_the_right_one_is_asked() -
     assert [result.output for result in results] == [f"accept {{'day': {day}}}" for day in range(1, 9)]
 
 
-async def test_a_question_ends_with_its_call_although_the_server_goes_on() -> None:
-    asked, gone = asyncio.Event(), asyncio.Event()
-    seen: list[str] = []
-
-    async def stubborn(context: Any, arguments: dict[str, Any]) -> Any:
-        with anyio.CancelScope(shield=True):
-            seen.append((await context.session.elicit_form("Which day?", DAY)).action)
-            gone.set()
-
-    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        asked.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            seen.append("the approver was cancelled")
-        return ask("later")
-
-    async with mcp.connect(made("ask", stubborn).memory("legacy")) as toolset:
-        waiting = asyncio.ensure_future(Runner(toolset, approve=approve).run("ask"))
-        await asked.wait()
-        waiting.cancel()
-        await asyncio.wait({waiting})
-        await gone.wait()
-    assert sorted(seen) == ["cancel", "the approver was cancelled"]
-
-
 async def test_a_late_question_of_an_abandoned_call_reaches_nobody_else() -> None:
     entered, begun, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
     answers: list[str] = []
@@ -287,28 +260,13 @@ HIDING = {
 HIDDEN_NAME = {"type": "object", "properties": {"da\u200by": {"type": "integer"}}}
 
 
-@pytest.mark.parametrize("mode", ERAS)
-async def test_a_person_sees_no_schema_with_hidden_characters(mode: mcp.Mode) -> None:
-    seen: list[Any] = []
-
-    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        if decision.schema is not None:
-            seen.append(decision.schema["properties"])
-        return allow(None if decision.schema is None else {"day": 1})
-
-    async def ask_for(schema: Any) -> ToolResult:
-        async def elicit(context: Any, arguments: Any) -> Any:
-            return text((await context.session.elicit_form("Which day?", schema)).action)
-
-        server = Made().add("book", elicit) if mode == "legacy" else booking(when=form(schema=schema))
-        async with mcp.connect(server.memory(mode)) as toolset:
-            return await Runner(toolset, approve=approve).run("book")
-
-    assert (await ask_for(HIDING)).success
-    assert seen == [{"day": {"type": "integer", "title": "day", "description": "pay all"}}]
-    refused = await ask_for(HIDDEN_NAME)
-    assert len(seen) == 1
-    assert refused.output == "decline" if mode == "legacy" else "hidden characters" in str(refused.error)
+async def test_a_person_sees_no_schema_with_hidden_characters() -> None:
+    person = Person(allow({"day": 1}))
+    assert (await book(booking(when=form(schema=HIDING)), person)).success
+    [asked] = person.decisions
+    assert (asked.schema or {})["properties"] == {"day": {"type": "integer", "title": "day", "description": "pay all"}}
+    refused = await book(booking(when=form(schema=HIDDEN_NAME)), person)
+    assert len(person.decisions) == 1 and "hidden characters" in str(refused.error)
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from mcp_servers import http, made, respond, serving, start_error, until_disconnected
+from mcp_servers import made, respond, serving, start_error, until_disconnected
 
 from ferrule import Runner, mcp
 from ferrule.mcp._http import HttpClient
@@ -245,7 +245,7 @@ async def test_an_endless_redirect_or_refusal_ends_its_call_alone(caplog: pytest
 @pytest.mark.large
 async def test_packed_events_are_given_a_few_in_each_turn_of_the_loop() -> None:
     """As many as fit in 23 KB, two million, took 12 seconds in one turn of the loop, past every deadline."""
-    events = gzip.compress(b"id: 1\n\n" * 200_000)
+    events = gzip.compress(b"id: 1\n\n" * 40_000)
     turns = [0]
 
     async def packed(scope: Any, receive: Any, send: Any) -> None:
@@ -264,44 +264,4 @@ async def test_packed_events_are_given_a_few_in_each_turn_of_the_loop() -> None:
                 turns[-1] += 1
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)
-    assert sum(turns) == 200_000 and max(turns) <= 5_000
-
-
-@pytest.mark.parametrize(
-    ("value", "status"),
-    [
-        (b"[" + b"[]," * 200_000 + b"[]]", 502),
-        (b'"' + rb"1,2,\"[3]\"\n" * 100_000 + b'"', 200),
-    ],
-    ids=["lists", "a table in a text"],
-)
-async def test_an_answer_with_too_many_values_is_not_read(value: bytes, status: int) -> None:
-    async def respond_with_value(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            await respond(send, 200, b'{"result":' + value + b"}", content_type="application/json")
-
-    async with serving(respond_with_value) as address:
-        async with HttpClient({}, None, Reach(address), ServerLog("s")) as client:
-            response = await client.post(address, json={})
-    assert response.status_code == status
-    assert ("more than 200,000 values" in response.text) == (status == 502)
-
-
-async def test_an_error_of_an_auth_ends_its_call_alone_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(httpx2.Auth):
-        broken = False
-
-        def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:  # type: ignore[override]
-            if self.broken:
-                raise TimeoutError("no token can be had")
-            yield request
-
-    auth = Broken()
-    async with http(made("one")) as address, mcp.connect(mcp.Http(address, auth=auth)) as toolset:
-        runner = Runner(toolset)
-        auth.broken = True
-        result = await runner.run("one")
-        assert result.status == "failed" and "no token can be had" in caplog.text
-        assert "no token" not in result.text and "refused" not in result.text
-        auth.broken = False
-        assert (await runner.run("one")).success
+    assert sum(turns) == 40_000 and max(turns) <= 5_000

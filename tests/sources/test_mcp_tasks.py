@@ -144,9 +144,6 @@ async def test_new_messages_are_progress() -> None:
     assert [event.data["message"] for event in events if event.kind == "tool:progress"] == ["half", "almost"]
 
 
-# -- the end of the call -----------------------------------------------------------------------------------------------
-
-
 async def test_a_task_that_never_ends_is_cancelled_at_the_deadline() -> None:
     server, clock = TaskServer(working()), ManualClock()
     async with mcp.connect(server.memory()) as toolset:
@@ -195,9 +192,6 @@ async def test_a_cancelled_call_cancels_its_task(moment: str) -> None:
     assert ("tasks/cancel" in server.requests) is (moment != "before the task")
 
 
-# -- questions ---------------------------------------------------------------------------------------------------------
-
-
 async def test_a_question_of_a_task_goes_to_the_approver_once() -> None:
     person = Person(allow({"name": "Ada"}))
     server = TaskServer(asking("who"), asking("who"), working(), asking("who", "else"), completed())
@@ -226,9 +220,6 @@ async def test_a_form_cannot_pretend_to_be_an_address_to_visit(url: str) -> None
     result = await run(server, approve=person)
     assert result.status == "failed" and "pretends to be an address to visit" in str(result.error)
     assert person.decisions == [] and server.requests == ["tasks/get", "tasks/cancel"]
-
-
-# -- both ends ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_served_call_is_approved_before_its_task_begins() -> None:

@@ -46,21 +46,6 @@ ANSWERS: dict[str, Craft] = {
     "an output that does not fit": lambda said: result(structuredContent={"list": said}),
     "a picture that is none": lambda said: result(content=[{"type": "image", "data": said, "mimeType": said}]),
     "the type of the result": lambda said: {"result": {"resultType": said, "content": []}},
-    "a question that nobody may see": lambda said: {
-        "result": {
-            "resultType": "input_required",
-            "inputRequests": {
-                f"{key}\u202e{said}": {
-                    "method": "elicitation/create",
-                    "params": {
-                        "message": "?",
-                        "requestedSchema": {"type": "object", "properties": {said: {"a": said}}},
-                    },
-                }
-                for key in "ab"
-            },
-        }
-    },
 }
 LIST = {"type": "object", "properties": {"list": {"type": "array", "items": {"type": "object", "maxProperties": 0}}}}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp_servers import Made, made, serving, text
 
-from ferrule import DefinitionError, Runner, ToolContext, ToolResult, mcp
+from ferrule import Runner, ToolContext, ToolResult, mcp
 
 USERS = [f"user-{number}" for number in range(20)]
 Seen = list[tuple[str, str | None]]
@@ -59,12 +59,6 @@ async def test_each_call_has_the_token_of_its_own_user_and_nothing_else_does(tok
     assert {token for method, token in seen if method != "tools/call"} == {None}
 
 
-async def test_requests_of_the_connection_have_its_own_headers() -> None:
-    results, seen = await call_as(who(), "ann", headers={"Authorization": "Bearer of-the-program"})
-    assert results[0].output == "Bearer token-of-ann"
-    assert {token for method, token in seen if method != "tools/call"} == {"Bearer of-the-program"}
-
-
 def break_down(context: ToolContext) -> str:
     raise KeyError("token-of-somebody")
 
@@ -83,8 +77,3 @@ async def test_no_two_users_share_a_session() -> None:
     results, _ = await call_as(server, "ann", "bob", mode="legacy")
     assert [(result.status, result.executed) for result in results] == [("failed", False)] * 2
     assert "one session for the whole connection" in str(results[0].error) and server.calls == []
-
-
-def test_a_fixed_token_is_a_header() -> None:
-    with pytest.raises(DefinitionError, match="put a fixed token into headers="):
-        mcp.Bearer("token")  # type: ignore[arg-type]

@@ -66,8 +66,6 @@ def signed(scheme: Any, secret: Any, *answers: bytes, **more: Any) -> tuple[Tool
         (["https://a.example.com", "https://b.example.com"], "names 2 servers"),
         (["http://api.example.com"], "is not public and https"),
         (["https://localhost/v1"], "is not public and https"),
-        (["https://intranet"], "is not public and https"),
-        (["file:///etc/passwd"], "it names no host"),
         (["https://user:pass@example.com"], "credentials"),
         (["https://example.com\\@evil.example"], "clients read in several ways"),
         (["https://example.com/?x="], "has a '?' or '#'"),
@@ -78,13 +76,6 @@ def test_a_server_that_is_open_or_not_public_must_be_named(servers: Any, why: st
     with pytest.raises(DefinitionError, match="server=") as raised:
         openapi(given)
     assert why in str(raised.value)
-
-
-@pytest.mark.parametrize("server", ["api.example.com", "ftp://example.com", "https://a.b/?q", 7, "https://a@b"])
-def test_an_invalid_server_is_an_error_that_quotes_it(server: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"server=") as raised:
-        openapi(READ, server=[server])
-    assert repr(server) in str(raised.value)
 
 
 async def test_the_public_server_of_a_document_is_called_only_at_public_addresses(
@@ -157,17 +148,10 @@ def test_a_credential_is_never_an_argument() -> None:
     assert tools.report.tools[0].notes == ("the header parameter 'x_KEY' is left out: a credential goes there",)
 
 
-@pytest.mark.parametrize(
-    ("place", "parameter"),
-    [
-        ("query", {"in": "query", "schema": {"type": "object"}}),
-        ("cookie", {"in": "cookie", "schema": {"type": "object"}}),
-        ("query", {"in": "querystring", "content": {"application/x-www-form-urlencoded": {}}}),
-    ],
-)
-def test_an_object_that_is_spread_cannot_bring_its_own_key(place: str, parameter: Any) -> None:
+@pytest.mark.parametrize("place", ["query", "cookie"])
+def test_an_object_that_is_spread_cannot_bring_its_own_key(place: str) -> None:
     scheme = {"type": "apiKey", "in": place, "name": "key"}
-    given = secured(scheme, parameters=[{**parameter, "name": "all"}])
+    given = secured(scheme, parameters=[{"in": place, "name": "all", "schema": {"type": "object"}}])
     result, wire = called(given, {"all": {"key": "mine"}}, tls=True, runner={"secrets": {"key": TOKEN}})
     assert (result.executed, wire.heard) == (False, []) and "which another parameter has" in result.text
 
@@ -193,6 +177,8 @@ async def test_a_credential_of_the_client_does_not_replace_that_of_the_call() ->
         await runner.run("op", {})
         await runner.run("y", {})
     assert [wire.header("authorization", at) for at in (0, 1)] == [f"Bearer {TOKEN}", "Basic ZGV2OnBhc3N3b3Jk"]
+    with pytest.raises(DefinitionError, match=r"client= must be an httpx2\.AsyncClient"):
+        imported(READ, client=httpx2.Client())
     with pytest.raises(DefinitionError, match="client= needs server="):
         openapi({**READ, "servers": [{"url": "https://evil.example"}]}, client=trusting())
 
@@ -218,15 +204,10 @@ def test_a_call_without_its_credential_is_not_sent_and_the_log_says_which(caplog
         result, wire = called(secured(BEARER), {}, tls=True, runner={"secrets": secrets})
         assert (result.status, result.executed, wire.heard) == ("failed", False, [])
         assert "needs a credential" in result.text and "'key'" not in result.text
+        called(secured(BEARER), {}, tls=True, credentials={"key": TOKEN}, runner={"secrets": secrets})
+    assert TOKEN not in caplog.text, "a secret in place of its name"
     assert "needs a secret for ['key']" in caplog.text and "'key' must be a text in printable ASCII" in caplog.text
     assert "two\nlines" not in caplog.text
-
-
-def test_a_secret_in_place_of_its_name_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    for secrets in ({}, {"key": TOKEN}):
-        called(secured(BEARER), {}, tls=True, credentials={"key": TOKEN}, runner={"secrets": secrets})
-    assert "its API needs a secret for ['key']" in caplog.text and TOKEN not in caplog.text
 
 
 def test_each_principal_has_credentials_of_its_own_and_no_cookie_is_kept() -> None:
@@ -314,7 +295,6 @@ def test_no_part_of_a_repeated_credential_is_shown(given: bytes) -> None:
         ("post", "302 Found", "/y", ["POST /x"]),
         ("get", "302 Found", "https://evil.example/", ["GET /x"]),
         ("get", "302 Found", "http://localhost:{port}/y", ["GET /x"]),
-        ("get", "302 Found", "https://user@localhost:{port}/y", ["GET /x"]),
         ("get", "302 Found", "https://localhost:{port}/a/..%2Fb/%2e%2E/c", ["GET /x"]),
         ("get", "302 Found", "http://[x/", ["GET /x"]),
     ],
@@ -373,19 +353,12 @@ def test_an_answer_becomes_its_value(given: bytes, output: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [("image/png", "image"), ("audio/mpeg", "audio"), ("application/pdf", "file")]
+    ("kind", "expected"), [("image/png", "image"), ("audio/mpeg", "audio"), ("application/pdf", "file"), ("x", "file")]
 )
 def test_an_answer_that_is_not_text_is_media(kind: str, expected: str) -> None:
     result, _ = called(READ, {}, answer("200 OK", b"\x00\xff", content_type=kind))
     [block] = result.content
-    assert (block.kind, block.data, block.mime_type) == (expected, b"\x00\xff", kind)  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("kind", ["weird", "image/p\xe9"])
-def test_an_answer_of_an_invalid_type_is_a_file(kind: str) -> None:
-    head = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-type: " + kind.encode("latin-1") + b"\r\n\r\n\x00"
-    result, _ = called(READ, {}, head)
-    assert result.success and result.content[0].kind == "file", result.text  # type: ignore[union-attr]
+    assert (block.kind, block.data) == (expected, b"\x00\xff")  # type: ignore[union-attr]
 
 
 def test_an_answer_without_a_body_says_its_status_and_place() -> None:
@@ -397,28 +370,14 @@ def test_an_answer_without_a_body_says_its_status_and_place() -> None:
     assert result.output["x-total"] == "3"
 
 
-def test_an_error_of_the_caller_is_for_the_model_to_read() -> None:
-    result, _ = called(CHANGE, {}, json_answer(b'{"detail":"no such pet"}', "422 Unprocessable"))
-    assert (result.status, result.executed) == ("failed", True)
-    assert result.text == 'HTTP 422 Unprocessable: {"detail":"no such pet"}'
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        ("200 OK", "application/json"),
-        ("203 Other", "image/png"),
-        ("204 No Content", ""),
-        ("503 Down", "text/plain"),
-    ],
-)
+@pytest.mark.parametrize(("status", "kind"), [("200 OK", "application/json"), ("503 Down", "text/plain")])
 def test_each_answer_has_its_status_and_the_headers_that_the_document_declares(status: str, kind: str) -> None:
     names = ("X-Total-Count", "Retry-After", "ETag", "Set-Cookie", "X-Missing")
     any_answer = {"headers": {name: {"schema": {}} for name in names}}
     given = secured(KEY, responses={"200": any_answer, "default": {"$ref": "#/components/responses/Any"}})
     given["components"]["responses"] = {"Any": any_answer}
     said = {"x_total_count": "57", "retry_after": "9", "etag": f"W/{TOKEN}", "set_cookie": "sid=1", "x_other": "1"}
-    reply = answer(status, b"" if status.startswith("204") else b"[]", content_type=kind, **said)
+    reply = answer(status, b"[]", content_type=kind, **said)
     result, _ = called(given, {}, reply, tls=True, runner={"secrets": {"key": TOKEN}})
     headers = {"X-Total-Count": "57", "Retry-After": "9", "ETag": f"W/{SECRET_STARS}"}
     expected = {"status": int(status[:3]), "headers": headers, "retry_after": 9.0}
@@ -430,26 +389,21 @@ def test_each_answer_has_its_status_and_the_headers_that_the_document_declares(s
 
 
 def test_an_answer_is_read_only_to_its_bound() -> None:
-    class Endless(httpx2.AsyncBaseTransport):
-        given = 0
-
-        def __init__(self, kind: str) -> None:
-            self.kind = kind
-
-        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            async def body() -> Any:
-                while self.given < 100:
-                    self.given += 1
-                    yield b"x" * 100_000
-
-            return httpx2.Response(200, headers={"content-type": self.kind}, content=body())
-
     async def call(kind: str) -> ToolResult:
-        transport = Endless(kind)
+        given: list[bytes] = []
+
+        async def body() -> Any:
+            while len(given) < 100:
+                given.append(b"x" * 100_000)
+                yield given[-1]
+
+        transport = httpx2.MockTransport(
+            lambda request: httpx2.Response(200, headers={"content-type": kind}, content=body())
+        )
         async with httpx2.AsyncClient(transport=transport, trust_env=False) as client:
             tools = openapi(READ, server="https://api.example.com", client=client)
             result = await Runner(tools, sizes=Sizes(output=2_000_000)).run("op", {})
-        assert transport.given == 11
+        assert len(given) == 11
         return result
 
     result = asyncio.run(call("text/plain"))
@@ -520,27 +474,15 @@ def test_a_request_that_was_not_sent_is_told_from_one_without_an_answer() -> Non
 
 
 async def test_a_client_sends_its_headers_and_keeps_its_cookies_to_itself() -> None:
+    given = one("get", text_parameter("X_App", "header"), text_parameter("X-Other", "header"))
     async with Wire(answer("200 OK", b"", set_cookie="sid=1"), tls=True) as wire, trusting() as client:
         client.headers["x-app"] = "mine"
         client.follow_redirects = True
         client.cookies.set("mine", "1")
-        runner = Runner(openapi(READ, server=wire.url, client=client))
+        [tool] = tools = openapi(given, server=wire.url, client=client)
+        runner = Runner(tools)
+        await runner.run("op", {"X-Other": "1"})
         await runner.run("op", {})
-        await runner.run("op", {})
+    assert [*tool.input_schema["properties"]] == ["X-Other"], "its header is no argument"
     assert [wire.header("x-app", at) for at in (0, 1)] == ["mine", "mine"]
     assert [wire.header("cookie", at) for at in (0, 1)] == [None, None]
-
-
-async def test_a_header_of_the_client_is_not_an_argument() -> None:
-    given = one("get", text_parameter("X_Key", "header"), text_parameter("X-Other", "header"))
-    async with Wire(tls=True) as wire, trusting() as client:
-        client.headers["X-Key"] = TOKEN
-        [tool] = tools = openapi(given, server=wire.url, client=client)
-        await Runner(tools).run("op", {"X-Other": "1"})
-    assert [*tool.input_schema["properties"]] == ["X-Other"] and wire.header("x-key") == TOKEN
-
-
-@pytest.mark.parametrize("client", [httpx2.Client, object])
-def test_another_kind_of_client_is_an_error(client: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"client= must be an httpx2\.AsyncClient"):
-        imported(READ, client=client())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openapi_wire import Wire, answer, called, imported, one, properties, run, text_parameter, with_body
+from openapi_wire import Wire, answer, called, imported, one, properties, run, with_body
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult
 from ferrule.approval import Asked, later
@@ -135,9 +135,6 @@ def test_the_approver_sees_name_type_and_size(file: Any, shown: str, folder: Pat
     assert 'title: "Q3"' in lines and any(line.startswith("POST /x at http://127.0.0.1:") for line in lines)
 
 
-# -- the idempotency key -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "schema"), [("Idempotency-Key", {}), ("idempotency-key", {"format": "uuid"})])
 def test_every_attempt_of_a_call_sends_its_idempotency_key(name: str, schema: Any) -> None:
     header = {"in": "header", "name": name, "required": True, "schema": {"type": "string", **schema}}
@@ -156,9 +153,3 @@ def test_every_attempt_of_a_call_sends_its_idempotency_key(name: str, schema: An
     keys, _ = run(given, calls, busy, done, busy, done, runner=options)
     assert keys[0] == keys[1] != keys[2] == keys[3]
     assert all(uuid.UUID(key).version == 4 and str(uuid.UUID(key)) == key if schema else len(key) == 32 for key in keys)
-
-
-def test_the_model_cannot_give_an_idempotency_key() -> None:
-    given = one("post", text_parameter("Idempotency-Key", "header"))
-    result, wire = called(given, {"Idempotency-Key": "mine"})
-    assert (result.status, wire.heard) == ("invalid", [])

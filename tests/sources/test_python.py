@@ -6,7 +6,6 @@ import os
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -84,21 +83,6 @@ def test_a_broken_file_is_left_out_of_a_folder_and_an_error_by_itself(folder: Pa
     with pytest.raises(DefinitionError) as raised:
         python(folder / "broken.py")
     assert why in str(raised.value)
-
-
-@pytest.mark.parametrize("place", ["nowhere/", "nowhere.py", 7, None])
-def test_an_invalid_place_is_an_error_that_quotes_it(place: Any) -> None:
-    with pytest.raises(DefinitionError) as raised:
-        python(place)
-    assert repr(place) in str(raised.value)
-    with pytest.raises(DefinitionError, match="takes folders, files and modules"):
-        python()
-
-
-def test_two_tools_of_one_name_are_an_error_that_names_both(folder: Path) -> None:
-    (folder / "more.py").write_text('def send(to: str) -> str:\n    """Send."""\n    return to\n')
-    with pytest.raises(DefinitionError, match="two tools are called 'send'"):
-        python(folder)
 
 
 async def test_a_changed_file_is_loaded_anew_and_earlier_tools_stay(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -150,9 +149,6 @@ class TestPlugins(SourceContract):
             yield tools, tools.report.left_out
 
 
-# -- the contract finds what is wrong ----------------------------------------------------------------------------------
-
-
 class Broken(TestPython):
     """A source that keeps the contract but for what `spoil` does."""
 
@@ -241,33 +237,21 @@ def by_their_count(tools: list[Tool], left_out: list[object]) -> OpenSource:
     return Toolset(tool.replace(metadata={"version": len(tools)}) for tool in tools), left_out
 
 
-WRONG: dict[str, tuple[type[Broken], str]] = {
-    "every_tool_is_listed_with_its_name_and_description": (
-        spoiled(lambda tool: tool.replace(description="It is a tool.")),
-        "first: 'It is a tool.'",
-    ),
-    "a_source_without_tools_is_empty": (giving(with_another("help")), "it has "),
-    "the_list_is_the_same_each_time": (IsNewEachTime, "the same tools have another fingerprint"),
-    "a_change_of_one_tool_changes_its_fingerprint_alone": (giving(by_their_count), "'third' is gone, and"),
-    "a_tool_claims_no_traits_by_itself": (spoiled(lambda tool: tool.replace(parallel=True)), "may run beside others"),
-    "each_tool_is_found_by_its_name_and_its_wire_name": (
-        spoiled(lambda tool: tool.replace(name=f"shop_{tool.name}")),
-        "there is no 'a' in",
-    ),
-    "two_tools_with_one_name_are_never_confused": (TakesOneOfTwo, "and the error is ''"),
-    "a_call_goes_to_its_tool_with_its_arguments": (spoiled(answering(say_nothing)), "it gave 'done'"),
-    "wrong_and_unknown_arguments_reach_no_tool": (
-        spoiled(answering(say, additionalProperties=True)),
-        "{'text': 'a', 'more': 1} gave ok",
-    ),
-    "the_schema_lists_the_parameters_and_is_closed": (
-        spoiled(answering(say, required=[])),
-        "and not one text that is required",
-    ),
-    "a_wrong_tool_is_left_out_and_reported": (giving(lambda tools, left_out: (Toolset(tools), ())), "it says []"),
-    "a_failing_tool_does_not_stop_the_next_call": (BreaksForGood, "after one that failed the next is"),
+WRONG: dict[str, type[Broken]] = {
+    "every_tool_is_listed_with_its_name_and_description": spoiled(lambda tool: tool.replace(description="A tool.")),
+    "a_source_without_tools_is_empty": giving(with_another("help")),
+    "the_list_is_the_same_each_time": IsNewEachTime,
+    "a_change_of_one_tool_changes_its_fingerprint_alone": giving(by_their_count),
+    "a_tool_claims_no_traits_by_itself": spoiled(lambda tool: tool.replace(parallel=True)),
+    "each_tool_is_found_by_its_name_and_its_wire_name": spoiled(lambda tool: tool.replace(name=f"shop_{tool.name}")),
+    "two_tools_with_one_name_are_never_confused": TakesOneOfTwo,
+    "a_call_goes_to_its_tool_with_its_arguments": spoiled(answering(say_nothing)),
+    "wrong_and_unknown_arguments_reach_no_tool": spoiled(answering(say, additionalProperties=True)),
+    "the_schema_lists_the_parameters_and_is_closed": spoiled(answering(say, required=[])),
+    "a_wrong_tool_is_left_out_and_reported": giving(lambda tools, left_out: (Toolset(tools), ())),
+    "a_failing_tool_does_not_stop_the_next_call": BreaksForGood,
 }
-"""For each test, a source that breaks its promise, and what the failure says."""
+"""For each test, a source that breaks its promise."""
 
 
 def test_every_test_of_the_contract_has_a_source_that_fails_it() -> None:
@@ -276,6 +260,5 @@ def test_every_test_of_the_contract_has_a_source_that_fails_it() -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_source_that_breaks_a_promise_fails_its_test(name: str) -> None:
-    broken, said = WRONG[name]
-    with pytest.raises(AssertionError, match=re.escape(said)):
-        getattr(broken(), f"test_{name}")()
+    with pytest.raises(AssertionError):
+        getattr(WRONG[name](), f"test_{name}")()

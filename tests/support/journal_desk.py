@@ -10,7 +10,6 @@ from typing import Any
 
 from ferrule import Decision, Journal, Runner, ToolCall, ToolContext, allow, ask, tool
 from ferrule.guards import ask_before_changes
-from ferrule.journal import SQLiteJournal
 from ferrule.journal.reading import Filter, LoggedCall, Reader
 
 KEY = b"k" * 32
@@ -105,21 +104,3 @@ def aged(path: Path, days: float) -> None:
                 change = "UPDATE events SET data = json_set(data, '$.pending.expires_at', ?) WHERE seq = ?"
                 connection.execute(change, (expires_at - days * 86_400, seq))
     connection.close()
-
-
-__all__ = [
-    "ADA",
-    "DESK",
-    "Journal",
-    "SQLiteJournal",
-    "aged",
-    "asyncio",
-    "call",
-    "desk",
-    "found",
-    "journaled",
-    "look",
-    "one_of_each",
-    "refund",
-    "the_call",
-]

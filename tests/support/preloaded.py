@@ -17,8 +17,6 @@ import importlib
 import json
 import os
 import runpy
-import select
-import selectors
 import signal
 import socket
 import subprocess
@@ -28,8 +26,9 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import IO, Any
 
 COMMANDS = ("call", "decide", "eval", "explain", "lint", "list", "lock", "log", "policy", "run", "schema", "select")
 COMMANDS += ("test",)
@@ -52,7 +51,7 @@ def run(
     merged: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run `command`, whose first word is this Python, and capture its output, as UTF-8. Without `input` the standard
-    input is `os.devnull`; where it is `merged`, the standard error is the standard output.
+    input is empty; where it is `merged`, the standard error is the standard output.
 
     Raises:
         subprocess.TimeoutExpired: It had not ended after `timeout` seconds, and was killed.
@@ -69,8 +68,17 @@ def run(
     assert folder or words[2] == "ferrule", "this runs Ferrule, or a file"
     read = {name: value for name, value in environment.items() if name.startswith(_READ_BY_PYTHON)}
     imported = _imported(folder, *sorted(read.items()))
-    with _Pipes(input, merged) as pipes:
-        return imported.run(words, os.path.abspath(cwd), environment, pipes, time.monotonic() + timeout)
+    with TemporaryFile() as asked, TemporaryFile() as said, TemporaryFile() as failed:
+        asked.write((input or "").encode())
+        asked.seek(0)
+        streams = [asked, said, said if merged else failed]
+        code = imported.run(words, os.path.abspath(cwd), environment, [one.fileno() for one in streams], timeout)
+        return subprocess.CompletedProcess(words, code, _read_text(said), _read_text(failed))
+
+
+def _read_text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode().replace("\r\n", "\n").replace("\r", "\n")
 
 
 @cache
@@ -83,7 +91,7 @@ class _Imported:
 
     def __init__(self, folder: str, environment: dict[str, str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # The streams are pipes, as those of the programs are: Python buffers those of a terminal in another way.
+        # The streams are no terminal, as those of the programs are none: Python buffers that in another way.
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno()), folder],
             stdin=subprocess.PIPE,
@@ -100,93 +108,29 @@ class _Imported:
         self._control.close()
         self._process.communicate()
 
-    def run(
-        self, command: list[str], cwd: str, environment: dict[str, str], pipes: _Pipes, end: float
-    ) -> subprocess.CompletedProcess[str]:
-        begun = time.monotonic()
+    def run(self, command: list[str], cwd: str, environment: dict[str, str], streams: list[int], timeout: float) -> int:
         with open(os.memfd_create("command"), "w") as body:
             json.dump([command, cwd, environment], body)
             body.flush()
-            socket.send_fds(self._control, [b"run"], [*pipes.theirs, body.fileno()])
-        pipes.close_theirs()
+            socket.send_fds(self._control, [b"run"], [*streams, body.fileno()])
         pid = self._hear()
         try:
-            said, failed = pipes.exchange(end)
-            self._control.settimeout(max(end - time.monotonic(), 0.001))
-            status = self._hear()
+            self._control.settimeout(timeout)
+            return os.waitstatus_to_exitcode(self._hear())
         except BaseException as error:
             os.kill(pid, signal.SIGKILL)
             self._control.settimeout(None)
             self._hear()
             if isinstance(error, TimeoutError):
-                raise subprocess.TimeoutExpired(command, end - begun) from None
+                raise subprocess.TimeoutExpired(command, timeout) from None
             raise
-        self._control.settimeout(None)
-        return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(status), said, failed)
+        finally:
+            self._control.settimeout(None)
 
     def _hear(self) -> int:
         said = self._control.recv(20)
         assert said, self._process.communicate()[1].decode()
         return int(said)
-
-
-class _Pipes:
-    """The standard streams of a program: `theirs`, and our ends of them."""
-
-    def __init__(self, text: str | None, merged: bool) -> None:
-        self._text = b"" if text is None else text.encode()
-        stdin, self._input = os.pipe() if text is not None else (os.open(os.devnull, os.O_RDONLY), -1)
-        self._output, stdout = os.pipe()
-        self._error, stderr = os.pipe()
-        if merged:
-            os.dup2(stdout, stderr)
-        self.theirs = [stdin, stdout, stderr]
-        self._ours = {self._input, self._output, self._error} - {-1}
-
-    def __enter__(self) -> _Pipes:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close_theirs()
-        for descriptor in self._ours:
-            os.close(descriptor)
-
-    def close_theirs(self) -> None:
-        while self.theirs:
-            os.close(self.theirs.pop())
-
-    def exchange(self, end: float) -> tuple[str, str]:
-        """Write the input; what came on the standard output and on the standard error until both were closed."""
-        came: dict[int, bytes] = {self._output: b"", self._error: b""}
-        with selectors.DefaultSelector() as selector:
-            for descriptor in self._ours:
-                selector.register(
-                    descriptor, selectors.EVENT_WRITE if descriptor == self._input else selectors.EVENT_READ
-                )
-            while selector.get_map():
-                ready = selector.select(max(end - time.monotonic(), 0.001))
-                if not ready:
-                    raise TimeoutError
-                for key, _ in ready:
-                    if not (self._write() if key.fd == self._input else self._read(key.fd, came)):
-                        selector.unregister(key.fd)
-                        self._ours.remove(key.fd)
-                        os.close(key.fd)
-        said, failed = (came[place].decode().replace("\r\n", "\n").replace("\r", "\n") for place in came)
-        return said, failed
-
-    def _write(self) -> bool:
-        try:
-            self._text = self._text[os.write(self._input, self._text[: select.PIPE_BUF]) :]
-        except BrokenPipeError:
-            return False
-        return bool(self._text)
-
-    @staticmethod
-    def _read(descriptor: int, came: dict[int, bytes]) -> bool:
-        chunk = os.read(descriptor, 65536)
-        came[descriptor] += chunk
-        return bool(chunk)
 
 
 # -- in the process that has imported ----------------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""Random shell lines that `read_line` takes, run by real shells with stubs in `PATH`, against what it says of them.
-
-`python tests/support/shell_fuzz.py 100000` runs as many lines by hand, another 2,000 for each seed after it.
-"""
+"""Random shell lines that `read_line` takes, run by real shells with stubs in `PATH`, against what it says of them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -339,12 +335,3 @@ def fuzz(count: int, seed: int, shells: tuple[str, ...]) -> Iterator[tuple[str, 
 def shells() -> tuple[str, ...]:
     found = [shell for shell in ("/bin/bash", "/bin/dash") if os.path.exists(shell)]
     return tuple(found[:1] * 2 + found[1:])
-
-
-if __name__ == "__main__":
-    wanted = int(sys.argv[1])
-    first = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    for each in range(0, wanted, 2000):
-        for missed in fuzz(min(2000, wanted - each), first + each, shells()):
-            print(missed, flush=True)
-        print(f"{each + 2000} lines", flush=True)

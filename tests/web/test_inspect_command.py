@@ -25,7 +25,6 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--journal", "nothing.db"], "there is no journal at"),
         (["desk_tools.py", "--port", "99999"], "--port 99999 is not a port"),
         (["nothing.py"], "there is no file 'nothing.py'"),
         (["--journal", "./page.db", "desk_tools.py"], "where tools may reach it"),

@@ -12,7 +12,7 @@ import httpx
 
 from ferrule import web
 from ferrule.web.page_app import PageApp
-from waits import BOUND, until
+from waits import BOUND
 
 HOST = "page.test"
 
@@ -103,6 +103,3 @@ async def visit(runner: Any, *people: str, **options: Any) -> AsyncIterator[Any]
         await app.drain()
         for visitor in visitors:
             await visitor.client.aclose()
-
-
-__all__ = ["HOST", "Tags", "Visitor", "mount", "until", "visit"]

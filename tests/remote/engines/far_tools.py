@@ -32,15 +32,6 @@ def add(a: int, b: int = 2) -> int:
     return a + b
 
 
-async def add_async(a: int, b: int = 2) -> int:
-    return a + b
-
-
-async def wait(seconds: float) -> float:
-    await asyncio.sleep(seconds)
-    return seconds
-
-
 def kinds(day: date, item: Item) -> list[str]:
     return [type(day).__name__, type(item).__name__, day.isoformat(), item.name]
 
@@ -67,14 +58,6 @@ def blocks() -> list[Any]:
 
 def data() -> bytes:
     return b"\x00\xff"
-
-
-async def steps(count: int, context: ToolContext) -> int:
-    for step in range(count):
-        context.progress(step, count, f"step {step}")
-        if step % 3 == 0:
-            await asyncio.sleep(0.001)
-    return count
 
 
 async def chunks(count: int) -> AsyncIterator[str]:
@@ -163,6 +146,6 @@ def look_or_die(file: str, line: str) -> str:
 
 
 HANDLERS = [
-    *(echo, add, add_async, wait, kinds, fail, fail_async, blocks, data, steps, chunks, linger, linger_in_thread),
+    *(echo, add, kinds, fail, fail_async, blocks, data, chunks, linger, linger_in_thread),
     *(who, held, guarded, nested, note, occupy, die),
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from workers import start
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, tool
 from ferrule.remote import _dbos_database, dbos
+from waits import wait_until
 
 ROUNDS = int(os.environ.get("FERRULE_KILLS", "5"))
-BOUND = 60.0
-
 pytestmark = pytest.mark.time_limit(600)  # ROUNDS times three seconds each
 
 
@@ -41,7 +39,7 @@ class Workers:
 
     def killed(self) -> None:
         """Wait until one of them was."""
-        until(lambda: not self.wanted.exists())
+        wait_until(lambda: not self.wanted.exists())
 
     def settled(self) -> None:
         """Wait until no call of before is left that could meet the next point."""
@@ -49,7 +47,7 @@ class Workers:
 
         with psycopg.connect(self.url, autocommit=True) as connection:
             open_calls = "SELECT count(*) FROM dbos.workflow_status WHERE status IN ('PENDING', 'ENQUEUED')"
-            until(lambda: connection.execute(open_calls).fetchone() == (0,))
+            wait_until(lambda: connection.execute(open_calls).fetchone() == (0,))
 
     def close(self, one: subprocess.Popen[str]) -> None:
         one.kill()
@@ -73,13 +71,6 @@ def send(made: Tool, call_id: str, effect: Path) -> ToolResult:
     """The call, also where it comes again."""
     call = ToolCall(call_id, made.name, {"file": str(effect), "line": "done"})
     return asyncio.run(Runner([made]).run(call, session="s", principal="ann"))
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    ends = time.monotonic() + BOUND
-    while not is_so():
-        assert time.monotonic() < ends, "it did not come to that"
-        time.sleep(0.01)
 
 
 def lines(file: Path) -> list[str]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import os
 import pickle
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from ferrule import Event, Runner, Tool, ToolCall, ToolContext, ToolResult, Wait
 from ferrule.errors import DefinitionError
 from ferrule.remote import dbos
 from ferrule.remote._dbos_database import VERSION, WORKFLOWS, Database
+from waits import wait_until
 
 BOUND = 120.0
 
@@ -94,7 +93,7 @@ async def test_principals_take_turns(url: str, tmp_path: Path) -> None:
             return runner.run(ToolCall(f"{who}{n}", "occupy", arguments), principal=who)
 
         first = [asyncio.ensure_future(call("ann", n)) for n in range(100)]
-        await asyncio.to_thread(wait_for, lambda: len(noted(file)) > 4)
+        await asyncio.to_thread(wait_until, lambda: len(noted(file)) > 4)
         results = await asyncio.gather(*[call("bob", n) for n in range(10)], *first)
     assert Counter(result.status for result in results) == {"ok": 110}
     lines = noted(file)
@@ -102,13 +101,6 @@ async def test_principals_take_turns(url: str, tmp_path: Path) -> None:
     ended = [line[1] for line in lines if line[0] == "-"]
     last_of_bob = max(place for place, who in enumerate(ended) if who == "bob")
     assert ended[:last_of_bob].count("ann") < 60, "bob waited for all of ann's"
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    ends = time.monotonic() + BOUND
-    while not is_so():
-        assert time.monotonic() < ends, "it did not come to that"
-        time.sleep(0.01)
 
 
 def test_a_repeated_call_gets_the_earlier_outcome(drained: str, tmp_path: Path) -> None:
@@ -129,7 +121,7 @@ async def test_a_stopping_worker_finishes_its_call(url: str, tmp_path: Path) -> 
     with worker(url) as running:
         arguments = {"file": str(file), "line": "x", "seconds": 1.0}
         task = asyncio.ensure_future(Runner([made]).run("occupy", arguments))
-        await asyncio.to_thread(wait_for, lambda: len(noted(file)) == 1)
+        await asyncio.to_thread(wait_until, lambda: len(noted(file)) == 1)
         running.terminate()
         assert (await task).output == "x"
 
@@ -166,7 +158,7 @@ async def test_a_call_cancelled_in_the_queue_never_runs(url: str, tmp_path: Path
     seen: list[Event] = []
     runner = Runner([made], observers=[seen.append])
     task = asyncio.ensure_future(runner.run(ToolCall("c1", "note", {"file": str(file), "line": "x"})))
-    await asyncio.to_thread(wait_for, lambda: enqueued(url) == 1)
+    await asyncio.to_thread(wait_until, lambda: enqueued(url) == 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -205,20 +197,7 @@ def test_a_broken_commit_leaves_the_call_unknown(drained: str, tmp_path: Path, m
     monkeypatch.setattr(DBOSClient, "enqueue", kept_and_broken)
     result = send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "commit")
     assert (result.status, result.executed) == ("unknown", None)
-    wait_for(lambda: noted(file) == [["x"]])
-
-
-def test_a_replayed_order_does_not_run_again(drained: str, tmp_path: Path) -> None:
-    file = tmp_path / "noted"
-    assert send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "replayed").status == "ok"
-    with psycopg.connect(drained) as connection:
-        rows = connection.execute(
-            "SELECT coalesce(i.inputs, s.inputs) FROM dbos.workflow_status s "
-            "LEFT JOIN dbos.workflow_input i ON i.workflow_uuid = s.workflow_uuid ORDER BY s.created_at DESC LIMIT 1"
-        ).fetchall()
-    queue_name, order = json.loads(rows[0][0])["positionalArgs"]
-    status = put_in(drained, queue_name, order)
-    assert status == "SUCCESS" and noted(file) == [["x"]]
+    wait_until(lambda: noted(file) == [["x"]])
 
 
 class Touches:
@@ -246,7 +225,7 @@ def put_in(url: str, *args: Any, pickled: bool = False) -> str:
             [found] = client.list_workflows(workflow_ids=[handle.workflow_id], load_input=False, load_output=False)
             return str(found.status)
 
-        wait_for(lambda: status() in {"SUCCESS", "ERROR", "CANCELLED"})
+        wait_until(lambda: status() in {"SUCCESS", "ERROR", "CANCELLED"})
         return status()
     finally:
         client.destroy()
@@ -262,7 +241,7 @@ async def test_a_program_reads_no_pickled_answer(url: str, tmp_path: Path) -> No
     touched = tmp_path / "touched"
     made = queued(far_tools.add, url)
     running = asyncio.ensure_future(Runner([made], waits=Waits(slot=BOUND)).run("add", {"a": 1}))
-    await asyncio.to_thread(wait_for, lambda: enqueued(url) == 1)
+    await asyncio.to_thread(wait_until, lambda: enqueued(url) == 1)
     text = base64.b64encode(pickle.dumps(Touches(touched))).decode()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
@@ -15,15 +14,15 @@ import pytest
 from far_tools import Item
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from workers import HERE, worker
+from workers import cluster, worker
 
 from ferrule import Event, Media, Runner, Sizes, Text, Tool, ToolCall, ToolContext, ToolResult, tool
 from ferrule.remote import dbos, ray
+from waits import until
 
 KEY = b"e" * 32
 ELSEWHERE = ("dbos", "dbos-sqlite", "ray")
 PLACES = ("threads", "process", *ELSEWHERE)
-BOUND = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +39,8 @@ def place(request: pytest.FixtureRequest, database: Callable[[str], str]) -> Ite
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FERRULE_ENCRYPT_KEY", KEY.hex())
         if name == "ray":
-            import ray as cluster
-
-            path = os.pathsep.join([str(HERE), os.environ["PYTHONPATH"]])
-            options = {"env_vars": {"PYTHONPATH": path, "FERRULE_ENCRYPT_KEY": KEY.hex()}}
-            cluster.init(
-                num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False, runtime_env=options
-            )
-            yield ray.actors(2, deps=the_workers_deps, secrets=the_workers_secrets)
-            cluster.shutdown()
+            with cluster(FERRULE_ENCRYPT_KEY=KEY.hex()):
+                yield ray.actors(2, deps=the_workers_deps, secrets=the_workers_secrets)
         elif name.startswith("dbos"):
             url = database(name)
             with worker(url):
@@ -144,7 +136,7 @@ async def test_a_deadline_reaches_the_handler(place: Any, handler: Any, tmp_path
     result, _ = await run(tool(handler, isolation=place), {"began": str(began), "ended": str(ended)}, timeout=1.0)
     assert (result.status, result.executed) == ("timeout", None) and began.exists()
     if place != "process":  # which is killed, and cleans up nothing
-        await appears(ended)
+        await until(ended.exists)
 
 
 @pytest.mark.parametrize("handler", [far_tools.linger, far_tools.linger_in_thread])
@@ -154,18 +146,12 @@ async def test_a_cancellation_reaches_the_handler(place: Any, handler: Any, tmp_
 
     call = ToolCall("c1", handler.__name__, {"began": str(began), "ended": str(ended)})
     task = asyncio.ensure_future(runner.run(call))
-    await appears(began)
+    await until(began.exists)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     if place != "process":
-        await appears(ended)
-
-
-async def appears(file: Path) -> None:
-    async with asyncio.timeout(BOUND):
-        while not file.exists():
-            await asyncio.sleep(0.01)
+        await until(ended.exists)
 
 
 async def test_a_handler_gets_its_context(place: Any) -> None:
@@ -192,13 +178,6 @@ async def test_deps_and_secrets_are_not_sent_to_other_machines(place: Any, elsew
         assert result.output == ["the worker's", {"token": "the worker's"}]
     else:
         assert "the worker's" not in result.text
-
-
-async def test_hidden_values_reach_only_the_handler(place: Any) -> None:
-    bound = tool(far_tools.guarded, isolation=place).bind(token="sesame")
-    result, seen = await run(bound, {"path": "door"})
-    assert result.output == "door with sesame"
-    assert "sesame" not in repr([event.call for event in seen])
 
 
 async def test_a_megabyte_is_sent_and_returned(place: Any) -> None:

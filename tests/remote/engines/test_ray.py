@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import far_tools
 import pytest
 from test_dbos_queue import most_at_once, noted
-from workers import HERE
+from workers import cluster
 
-from ferrule import DefinitionError, Runner, ToolCall, Waits, tool
+from ferrule import Runner, ToolCall, Waits, tool
 from ferrule.remote import ray
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    import ray as engine
-
-    path = os.pathsep.join([str(HERE), os.environ["PYTHONPATH"]])
-    engine.init(
-        num_cpus=2,
-        resources={"special": 1},
-        include_dashboard=False,
-        logging_level="ERROR",
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": path}},
-    )
-    yield
-    engine.shutdown()
+def started() -> Iterator[None]:
+    with cluster({"special": 1}):
+        yield
 
 
 async def test_a_dead_actor_fails_its_call_and_is_replaced(tmp_path: Path) -> None:
@@ -80,9 +67,3 @@ async def test_actors_keep_their_concurrency(tmp_path: Path) -> None:
     assert most_at_once(lines, lambda line: "all")["all"] <= 6
     of_each = most_at_once(lines, lambda line: line[2])
     assert len(of_each) == 2 and max(of_each.values()) <= 3
-
-
-@pytest.mark.parametrize("options", [{"count": 0}, {"concurrency": True}, {"options": {"add": 1}}])
-def test_impossible_actors_are_refused(options: Any) -> None:
-    with pytest.raises(DefinitionError, match="actors"):
-        ray.actors(**options)

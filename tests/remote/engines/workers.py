@@ -23,11 +23,9 @@ def environment(url: str, **limits: Any) -> dict[str, str]:
 
 
 @contextmanager
-def worker(
-    url: str, *, how: str = "started_worker.py", place: str = "far_worker:WORKER", folder: Path = HERE, **limits: Any
-) -> Iterator[subprocess.Popen[str]]:
-    """A worker that takes calls; it is told to stop at the end, where it still runs."""
-    started = start(url, how=how, place=place, folder=folder, **limits)
+def worker(url: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A worker that takes calls, as `start` begins it; it is told to stop at the end, where it still runs."""
+    started = start(url, **options)
     try:
         yield started
     finally:
@@ -60,3 +58,15 @@ def start(
         if line.startswith("ferrule: taking calls"):
             return started
     raise AssertionError(f"no worker: {''.join(said)}")
+
+
+@contextmanager
+def cluster(resources: dict[str, float] | None = None, **variables: str) -> Iterator[None]:
+    """A cluster of Ray whose actors find the handlers."""
+    import ray
+
+    variables["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ["PYTHONPATH"]])
+    quiet: dict[str, Any] = {"include_dashboard": False, "logging_level": "ERROR", "log_to_driver": False}
+    ray.init(num_cpus=2, resources=resources, runtime_env={"env_vars": variables}, **quiet)
+    yield
+    ray.shutdown()
