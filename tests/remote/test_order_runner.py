@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Event, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, tool
 from ferrule.executors import Executor
-from ferrule.remote import OrderRunner, OrderTransport, RemoteExecutor, Seal, list_places
+from ferrule.remote import OrderRunner, OrderTransport, RemoteExecutor, Seal, _executor, list_places
 from ferrule.remote._wire import Order
 from ferrule.testing import ManualClock
 from waits import until
 
 KEY = b"k" * 32
 HANDLERS = [
-    *(remote_handlers.add, remote_handlers.steps, remote_handlers.wait),
-    *(remote_handlers.guarded, remote_handlers.pretends, remote_handlers.chunks),
+    *(remote_handlers.add, remote_handlers.steps, remote_handlers.wait, remote_handlers.ask, remote_handlers.own),
+    *(remote_handlers.guarded, remote_handlers.traced, remote_handlers.pretends, remote_handlers.chunks),
+    remote_handlers.odd_progress,
 ]
 
 
@@ -91,6 +92,12 @@ async def test_a_worker_imports_only_its_own_handlers() -> None:
     result = await run(textwrap.shorten, Memory(make_order_runner()), {"text": "one two", "width": 5})
     assert (result.status, result.executed) == ("failed", False)
     assert "textwrap:shorten is not a handler of this worker's tools" in (result.error or "")
+
+
+async def test_an_expired_order_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_executor, "VALID_SECONDS", -1.0)
+    result = await run(remote_handlers.add, Memory(make_order_runner()), {"a": 1})
+    assert (result.status, result.executed) == ("unknown", None)
 
 
 async def test_an_order_for_another_call_runs_nothing() -> None:

@@ -23,6 +23,7 @@ from ferrule import (
     Tool,
     ToolCall,
     ToolContext,
+    ToolError,
     ask,
     serve,
     tool,
@@ -128,11 +129,16 @@ async def test_a_client_of_2026_that_cannot_ask_reads_what_it_has_to_declare() -
 
 
 @both_eras
-async def test_the_approver_of_the_runner_may_hand_a_question_to_the_client(era: str) -> None:
-    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_the_approver_of_the_runner_may_hand_a_question_to_the_client(kind: str, era: str) -> None:
+    def plain(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
         return call.arguments["name"] == "old" or serve.ask_client(call, decision, context)
 
-    shelf, person = Shelf(approve=approve), Person(YES)
+    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+        answer = plain(call, decision, context)
+        return answer if answer is True else await answer
+
+    shelf, person = Shelf(approve=plain if kind == "plain" else approve), Person(YES)
     for name in ("old", "new"):
         assert not (await shelf.remove(era, person, name)).is_error
     assert len(person.asked) == 1 and shelf.removed == ["old", "new"]
@@ -194,6 +200,20 @@ async def test_the_question_shows_the_preview_hides_bound_values_and_is_bounded(
     assert len(message) < 10_000 and "'begin" in message and "end'" in message and "not shown" in message
 
 
+@both_eras
+async def test_a_client_is_not_asked_about_a_call_that_cannot_work(era: str) -> None:
+    def cannot(arguments: Any) -> str:
+        raise ToolError(f"there is no {arguments['name']}")
+
+    @tool(preview=cannot)
+    async def shred(name: str) -> str:
+        return "shredded"
+
+    person = Person(YES)
+    answer = await call(Runner([shred], guards=[ask_before_changes]), era, "shred", {"name": "a"}, person)
+    assert text(answer) == "Denied: there is no a. Nothing was run." and person.asked == []
+
+
 # -- what a tool wants to know -----------------------------------------------------------------------------------------
 
 FLAT = {
@@ -248,6 +268,7 @@ A = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
         {"anyOf": [A, {"required": ["b"]}]},
         {"additionalProperties": {"type": "string"}, "minProperties": 1},
         {"required": ["a"]},
+        {"properties": {"a": {"type": "string"}, "b": {"type": "array", "items": {"enum": [1, 2]}}}},
     ],
 )
 async def test_an_answer_that_fits_no_form_is_asked_for_as_json(schema: dict[str, Any], era: str) -> None:
@@ -374,6 +395,12 @@ async def test_a_state_that_is_sent_twice_runs_once(at_once: bool) -> None:
     assert code == 0 and "resumed already" in said and removed == ["vase"]
 
 
+async def test_the_client_cannot_read_the_state_that_it_carries() -> None:
+    async with client(Shelf().runner, MODERN, Person(YES)) as connected:
+        state, _ = await ask_for_state(connected)
+    assert "vase" not in state
+
+
 @pytest.mark.parametrize("answer", [None, {}, {"other": ANSWER["question"]}])
 async def test_without_an_answer_the_question_is_asked_again(answer: Any) -> None:
     shelf = Shelf()
@@ -382,6 +409,14 @@ async def test_without_an_answer_the_question_is_asked_again(answer: Any) -> Non
         again = await retry(state, answer=answer)
         assert isinstance(again, wire.InputRequiredResult) and shelf.removed == []
         assert text(await retry(again.request_state)) == "removed vase" and shelf.removed == ["vase"]
+
+
+async def test_an_answer_without_a_question_is_a_new_call_that_asks() -> None:
+    shelf = Shelf()
+    async with client(shelf.runner, MODERN, Person(YES)) as connected:
+        options: Any = {"input_responses": ANSWER, "allow_input_required": True}
+        result = await connected.session.call_tool("remove", VASE, **options)
+    assert isinstance(result, wire.InputRequiredResult) and shelf.removed == []
 
 
 async def test_the_answer_to_a_tool_may_come_with_the_call_once_under_the_title_of_its_schema() -> None:

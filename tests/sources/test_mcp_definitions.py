@@ -7,11 +7,12 @@ from typing import Any
 
 import mcp_types as types
 import pytest
-from mcp_servers import Made, made, text
+from mcp_servers import ERAS, Made, made, text
 
-from ferrule import Runner, Toolset, mcp
+from ferrule import DefinitionError, Runner, Toolset, mcp
 from ferrule.mcp import _tools
 from ferrule.mcp._questions import read_schema
+from ferrule.providers.lint import findings
 
 
 async def connect(*servers: Any, **options: Any) -> tuple[Toolset, list[mcp.LeftOut]]:
@@ -38,11 +39,14 @@ def with_property(schema: Any, name: str = "a") -> dict[str, Any]:
 
 HOSTILE = {
     "network reference": (with_property({"$ref": "http://127.0.0.1:9/schema.json"}), "not a valid JSON Schema"),
+    "reference to nothing": (with_property({"$ref": "#/$defs/nothing"}), "not a valid JSON Schema"),
     "unknown dialect": ({"$schema": "http://example.com/mine", "type": "object"}, "not a valid JSON Schema"),
+    "wrong keyword": (with_property({"type": "nonsense"}), "not a valid JSON Schema"),
     "keyword of a later draft": (
         {"$schema": "http://json-schema.org/draft-07/schema#", **with_property({"dependentSchemas": 5})},
         "'dependentSchemas' must hold schemas",
     ),
+    "wrong pattern": (with_property({"type": "string", "pattern": "("}), "is not a regular expression"),
     "too deep": (with_property(nested(205)), "recursion limit"),
     "too large": (with_property({"enum": ["x" * 100] * 3000}), "characters of JSON"),
     "required is no list": ({"type": "object", "required": [["a"]]}, "must be a string"),
@@ -64,6 +68,25 @@ async def test_a_hostile_schema_leaves_out_its_tool() -> None:
         assert reason in reasons[kind.replace(" ", "_")], kind
 
 
+async def test_arguments_are_validated_against_the_schema_as_it_was_given() -> None:
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"kind": {"enum": ["a", "b"]}, "more": {"$ref": "#/definitions/Node"}},
+        "definitions": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/definitions/Node"}}}},
+        "required": ["kind"],
+    }
+    server = made("tree", schema=schema)
+    valid: dict[str, Any] = {"kind": "a", "more": {"next": {"next": {}}}}
+    async with mcp.connect(server.memory()) as toolset:
+        assert toolset.get("tree").input_schema["definitions"] == schema["definitions"]
+        runner = Runner(toolset)
+        assert (await runner.run("tree", valid)).status == "ok"
+        for wrong in ({"kind": "c"}, {"kind": "a", "more": {"next": 1}}):
+            assert (await runner.run("tree", wrong)).status == "invalid"
+    assert [call.arguments for call in server.calls] == [valid]
+
+
 async def test_the_tools_of_two_servers_have_their_servers_names_before_them() -> None:
     first, second = made("search"), made("search")
     async with mcp.connect(first.memory(name="a"), second.memory(name="b")) as toolset:
@@ -76,7 +99,11 @@ async def test_the_tools_of_two_servers_have_their_servers_names_before_them() -
     assert names((await connect(first.memory(), name="web"))[0]) == ["web__search"]
 
 
-async def test_a_tool_that_comes_twice_is_left_out() -> None:
+async def test_names_that_look_the_same_or_come_twice_are_left_out() -> None:
+    toolset, left_out = await connect(made("Read").add("read").memory())
+    assert names(toolset) == ["Read"]
+    assert [(one.tool, "looks the same" in one.reason) for one in left_out] == [("read", True)]
+
     twice = made("one")
     twice.tools["again"] = twice.tools["one"]
     toolset, left_out = await connect(twice.memory())
@@ -86,7 +113,9 @@ async def test_a_tool_that_comes_twice_is_left_out() -> None:
 async def test_a_name_that_is_not_plain_is_left_out_and_shown_escaped() -> None:
     shown = {
         "pay\ufe0f": r"pay\ufe0f",
+        "p\u0251y": r"p\u0251y",
         "p\u0430y": r"p\u0430y",
+        "a\u202etxt": r"a\u202etxt",
         "pay now": "pay now",
         "x" * 129: "x" * 129,
         "": "",
@@ -153,12 +182,14 @@ def test_no_person_is_asked_a_question_with_a_pattern_over_the_bounds(pattern: s
         read_schema(asked)
 
 
-async def test_a_long_description_is_cut_and_says_so() -> None:
-    server = made("one", description="a long description " * 1_000)
-    for options, longest in (({}, 8_000), ({"longest_description": 1_024}, 1_024)):
-        [tool], _ = await connect(server.memory(), **options)
-        assert longest - 100 < len(tool.description) <= longest
-        assert tool.description.endswith(" characters left out]")
+@pytest.mark.parametrize("longest", [8_000, 1_024])
+async def test_a_long_description_is_cut_and_says_so(longest: int) -> None:
+    options = {} if longest == 8_000 else {"longest_description": longest}
+    [tool], _ = await connect(made("one", description="a long description " * 1_000).memory(), **options)
+    assert longest - 100 < len(tool.description) <= longest
+    assert tool.description.endswith(" characters left out]")
+    found = [one for one in findings([tool], ["openai_chat"]) if one.rule == "description-size"]
+    assert bool(found) == (longest == 8_000)
 
 
 HINTS = {"readOnlyHint": True, "openWorldHint": False}
@@ -179,6 +210,20 @@ async def test_hints_are_believed_of_a_trusted_server_alone(trusted: Any, hints:
     traits = ("read_only", "destructive", "idempotent", "open_world", "parallel")
     assert tuple(tool.trait(name, {}) for name in traits) == expected
     assert tool.metadata["mcp"].get("annotations", {}) == hints
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"trusted": ["b"]}, "trusted='b' names no server"),
+        ({"trusted": 5}, "trusted must be true, false"),
+        ({"start_timeout": "5"}, "start_timeout must be a number"),
+        ({"longest_description": 0}, "a number of characters"),
+    ],
+)
+def test_an_invalid_option_is_an_error(options: Any, error: str) -> None:
+    with pytest.raises(DefinitionError, match=error):
+        mcp.connect(made("one").memory(name="a"), **options)
 
 
 def numbered(count: int, page: int, **more: Any) -> Made:
@@ -222,10 +267,12 @@ async def test_a_tool_that_runs_only_as_a_task_is_left_out() -> None:
     assert left_out.tool == "required" and "runs only as a task" in left_out.reason
 
 
-async def test_the_instructions_of_a_server_are_kept_clean_and_bounded() -> None:
+@pytest.mark.parametrize("mode", ERAS)
+async def test_the_instructions_of_a_server_are_kept_clean_and_bounded(mode: mcp.Mode) -> None:
     server = Made().add("one")
     server.server.instructions = f"Read\u200b first.\n{'x' * 10_000}"
-    servers = mcp.connect(server.memory(name="s"))
+    servers = mcp.connect(server.memory(mode, name="s"))
     async with servers:
-        instructions = servers.status["s"].instructions
-    assert instructions.startswith("Read first.\nxx") and len(instructions) == 8_000
+        status = servers.status["s"]
+    assert status.instructions.startswith("Read first.\nxx") and len(status.instructions) == 8_000
+    assert status.server == "made 1.2" and "xx" not in str(status) + repr(status)

@@ -49,12 +49,19 @@ def reference(name: str) -> dict[str, Any]:
 # -- documents ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("version", ["3.0.4", "3.2", "3.1.0-rc1"])
+def test_these_versions_are_read(version: str) -> None:
+    assert len(imported(document({"/x": {"get": operation()}}, version))) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
         ({"swagger": "2.0"}, "is Swagger 2.0"),
         ({"openapi": "4.0.0"}, "its 'openapi' is '4.0.0'"),
+        ({}, "its 'openapi' is None"),
         ({"openapi": "3.1.0"}, "has no 'paths'"),
+        (b"{}", "must be a file or a mapping, not a bytes"),
         ("nowhere.yaml", "nowhere.yaml cannot be read"),
     ],
 )
@@ -62,6 +69,14 @@ def test_an_invalid_document_is_an_error_that_says_why(given: Any, why: str) -> 
     with pytest.raises(DefinitionError) as raised:
         imported(given)
     assert why in str(raised.value)
+
+
+def test_yaml_and_json_are_read_alike(tmp_path: Path) -> None:
+    given = one("get", {"in": "query", "name": "on", "schema": {"enum": ["no", "2026-01-01"]}})
+    texts = {"a.json": json.dumps(given), "a.yaml": yaml.safe_dump(given), "b": "\ufeff" + json.dumps(given)}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert schema_of(tmp_path / name)["properties"] == {"on": {"enum": ["no", "2026-01-01"]}}
 
 
 # -- references --------------------------------------------------------------------------------------------------------
@@ -124,6 +139,7 @@ def test_other_files_are_read_from_the_roots_alone(tmp_path: Path) -> None:
         ("#/components/schemas/None", "it leads nowhere"),
         ("https://example.com/pet.yaml", "Ferrule fetches nothing"),
         ("file:///etc/passwd", "it is in another file"),
+        (7, "is not a reference"),
     ],
 )
 def test_a_broken_reference_leaves_its_operation_out_and_no_other(target: Any, why: str) -> None:
@@ -140,6 +156,8 @@ def test_circular_references_end() -> None:
     parameters = {"A": {"$ref": "#/components/parameters/B"}, "B": {"$ref": "#/components/parameters/A"}}
     given = {**one("get", parameters["B"]), "components": {"parameters": parameters}}
     assert "more than 20 references" in str(imported(given).report)
+    with pytest.raises(DefinitionError, match="leads through more than 20 references"):
+        converted({"properties": {"p": reference("A")}}, 1, A=reference("A"))
 
 
 def test_a_referenced_file_that_is_not_a_schema_is_not_shown(tmp_path: Path) -> None:
@@ -174,8 +192,11 @@ def test_references_that_would_multiply_are_kept_as_references() -> None:
 
 PATHS = {
     "/a%2f..": "use parameters",
+    "/a/../b": "have '.' or '..'",
     "/a/%2E%2e/b": "have '.' or '..'",
     "//evil.example/b": "'//'",
+    "a": "begin with '/'",
+    "/{a}": "must be both in",
     "/" + "x" * 1_001: "over 1,000 characters",
     "/a\u00adb": "must not have",
 }
@@ -190,9 +211,14 @@ PATHS = {
         (with_schema(nested(5_000)), "nested more than 100 deep"),
         (with_schema({"type": "string", "pattern": "("}), "is not a regular expression"),
         (with_schema({"properties": {"a\u200b": {}}}), "hidden characters"),
+        (with_schema({"$dynamicRef": "#x"}), "$dynamicRef"),
+        (with_schema("text"), "a str is not a schema"),
         (one("get", *({"in": "query", "name": f"p{n}"} for n in range(600))), "takes 600 arguments"),
         (document({"/a": {"$ref": "#/paths/~1b", "post": {}}, "/b": {}}), "'post' stands beside its $ref"),
         (one("post", requestBody={"content": {"a/b\r\nx: y": {}}}), "which is not supported"),
+        (document({"/a": {"get": []}}), "must be an object"),
+        (document({"/a": {"get": {"parameters": {}}}}), "must be a list"),
+        (one("get", {"in": "body", "name": "b"}), "be in one of path"),
         (one("get", {"in": "query", "name": "b", "style": "matrix"}), "has the style 'matrix'"),
         (one("post", requestBody={"content": {}}), "needs 'content'"),
         (document({"/a": {"additionalOperations": {"TRACE": operation()}}}, "3.2.0"), "this method is not supported"),
@@ -208,8 +234,10 @@ def test_an_invalid_operation_is_left_out_with_the_reason(given: Any, why: str) 
     ("text", "why"),
     [
         (b"[" * 100_000, "nested too deeply"),
+        (b"{", "is not JSON"),
         (b"a: b: c", "is not YAML"),
         (b"a: !!python/object/apply:os.system [id]", "it has tags"),
+        (b'a: !!int ""', "it has tags"),
         (b"a: " + b"[" * 1_000_000, "nested more than 200 deep"),
         (b"{" + b" " * 25_000_000 + b"}", "is too large: 24,000,000 bytes of JSON"),
         (b"a: b\n" * 1_300_000, "is too large: 6,000,000 bytes of YAML"),
@@ -223,12 +251,26 @@ def test_a_file_that_cannot_be_read_is_an_error_that_says_why(tmp_path: Path, te
     assert why in str(raised.value)
 
 
+def test_yaml_aliases_that_would_be_a_billion_values_are_left_out(tmp_path: Path) -> None:
+    lines = ["openapi: 3.1.0", "info: {title: t, version: '1'}", "a0: &a0 {type: string}"]
+    for level in range(1, 12):
+        inner = ", ".join(f"p{number}: *a{level - 1}" for number in range(9))
+        lines.append(f"a{level}: &a{level} {{type: object, properties: {{{inner}}}}}")
+    lines.append("paths:")
+    lines.append(
+        "  /x: {post: {operationId: op, requestBody: {content: {application/json: {schema: {allOf: [*a11]}}}}}}"
+    )
+    (tmp_path / "api.yaml").write_text("\n".join(lines))
+    assert f"over {MOST_NODES:,} keywords" in str(imported(tmp_path / "api.yaml").report)
+
+
 # -- schemas -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
+        ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
         ({"type": "string", "nullable": True, "enum": ["a"]}, {"type": ["string", "null"], "enum": ["a", None]}),
         (
             {"nullable": True, "allOf": [TEXT], "description": "d"},
@@ -366,9 +408,10 @@ def test_operations_are_chosen_by_method_path_tag_and_id(only: Any, expected: li
     assert [tool.source for tool in report.tools] == expected and report.not_chosen == 6 - len(expected)
 
 
-def test_a_choice_of_no_operation_is_an_error_that_lists_the_tags() -> None:
-    with pytest.raises(DefinitionError, match=r"only='gets' names no operation") as raised:
-        imported(SHOP, only=["GET", "gets"])
+@pytest.mark.parametrize("only", ["gets", "tag:none", "GET /none"])
+def test_a_choice_of_no_operation_is_an_error_that_lists_the_tags(only: str) -> None:
+    with pytest.raises(DefinitionError, match=r"only='.*' names no operation") as raised:
+        imported(SHOP, only=["GET", only])
     assert "['one', 'orders']" in str(raised.value)
 
 
@@ -394,9 +437,15 @@ def test_the_report_lists_what_was_taken_and_left_out(caplog: pytest.LogCaptureF
     assert "6 tools, about" in str(report) and "get_orders_by_id" in str(report)
     assert "TRACE /t is left out: this method is not supported" in str(report)
     assert "GET /bad is left out: the reference" in str(report)
-    assert not imported({**SHOP, "paths": {**SHOP["paths"], **more}}, only="/orders").report.left_out
     assert caplog.text.count("operations are left out") == 1
     assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+def test_the_report_has_only_the_chosen_operations() -> None:
+    given = document({"/a": {"get": operation()}, "/b?x": {"get": {}}, "/c": {"get": {"$ref": "#/nope"}, "post": {}}})
+    assert not imported(given, only="/a").report.left_out
+    assert [left_out.item for left_out in imported(given, only=["/a", "/c"]).report.left_out] == ["GET /c"]
+    assert [left_out.item for left_out in imported(given, only="GET").report.left_out] == ["GET /c"]
 
 
 def test_the_texts_of_the_report_are_lines(caplog: pytest.LogCaptureFixture) -> None:
@@ -405,6 +454,13 @@ def test_the_texts_of_the_report_are_lines(caplog: pytest.LogCaptureFixture) -> 
     report = imported(given).report
     assert all(text.isprintable() for left_out in report.left_out for text in (left_out.item, left_out.reason))
     assert "\x1b" not in caplog.text
+
+
+def test_an_unreadable_method_leaves_the_others_of_its_path() -> None:
+    item = {"get": {"$ref": "#/nope"}, "put": 5, "post": operation(), "additionalOperations": {"A B": {}, "COPY": {}}}
+    tools = imported(document({"/a": item}, "3.2.0"))
+    assert [tool.source for tool in tools.report.tools] == ["POST /a", "COPY /a"]
+    assert {left_out.item for left_out in tools.report.left_out} == {"PUT /a", "GET /a", "A B /a"}
 
 
 # -- traits and texts --------------------------------------------------------------------------------------------------
@@ -482,6 +538,18 @@ def test_a_file_is_recognized_however_it_is_written(schema: Any, many: bool | No
     file = {"text": "a", "name": "a.txt"}
     assert validator.is_valid(file) is (many is not True) and validator.is_valid([file]) is (many is not False)
     assert not validator.is_valid("aGk=")
+
+
+@pytest.mark.parametrize(
+    ("media", "schema", "chosen"),
+    [
+        (["application/json", "multipart/form-data"], properties(f=FILE), "multipart/form-data"),
+        (["application/json-patch+json", "application/json"], {"type": "object"}, "application/json"),
+    ],
+)
+def test_the_media_type_that_can_carry_the_body_is_chosen(media: list[str], schema: Any, chosen: str) -> None:
+    [tool] = imported(one("post", requestBody={"content": {name: {"schema": schema} for name in media}}))
+    assert tool.handler.__self__.signature.body.media == chosen  # type: ignore[attr-defined]
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------

@@ -66,3 +66,6 @@ def list_calls(runner: Runner, texts: list[str]) -> list[tuple[ToolCall, ToolCon
             made.append((call, ToolContext(principal=text, session=text)))
     made += [(ToolCall(f"{text}none", text, {text: text}), ToolContext()) for text in texts]
     return made
+
+
+__all__ = ["PAYLOADS", "list_calls", "make_runner"]

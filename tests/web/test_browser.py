@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import hostile_desk
 import pytest
 from served import Page, serve
 
@@ -18,6 +19,7 @@ from needed import needed
 from waits import wait_until
 
 pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
 CALLED = "return !document.querySelector('form[action=\"/run/stop\"]') && document.querySelector('.steps') && true"
 
 
@@ -219,3 +221,37 @@ def test_the_page_works_with_the_keyboard_alone(page: Page, window: Browser) -> 
     keys(enter)
     window.wait("return location.pathname === '/run' && document.querySelector('.result')")
     assert "3" in window.script("return document.querySelector('.result').innerText")
+
+
+@pytest.mark.large
+def test_no_text_of_a_stranger_runs_or_loads_anything(tmp_path: Path, window: Browser) -> None:
+    program = tmp_path / "hostile.py"
+    lines = ["import sys", f"sys.path.insert(0, {str(HERE)!r})", "import hostile_desk"]
+    lines += ["runner = hostile_desk.make_runner(hostile_desk.PAYLOADS)"]
+    program.write_text("\n".join(lines), encoding="utf-8")
+
+    async def work() -> None:
+        journal = Journal.open(tmp_path / "calls.db", durable="normal")
+        runner = hostile_desk.make_runner(hostile_desk.PAYLOADS, journal=journal)
+        for one, context in hostile_desk.list_calls(runner, hostile_desk.PAYLOADS):
+            await runner.run(one, context)
+        journal.close()
+
+    asyncio.run(work())
+    with serve(tmp_path, str(program), "--journal", str(tmp_path / "calls.db")) as page:
+        sign_in(window, page)
+        watch = "document.addEventListener('securitypolicyviolation', e => (window.owned ??= []).push(e.blockedURI))"
+        source = f"window.alert = () => window.owned = ['alert']; {watch}"
+        window.devtools("Page.addScriptToEvaluateOnNewDocument", source=source)
+        paths = ["/tools", "/approvals", "/calls", "/policy", "/call?at=1", "/compare?at=1&at=9"]
+        go(window, page, "/tools")
+        names = window.script("return [...document.querySelectorAll('#tools a')].map(one => one.getAttribute('href'))")
+        for path in [*paths, *names[::6]]:
+            go(window, page, path)
+            window.wait("return document.readyState === 'complete'")
+            loaded = window.script(
+                "return performance.getEntriesByType('resource').map(one => new URL(one.name).origin)"
+            )
+            assert {*loaded} <= {page.address}, path
+            assert window.script("return window.owned ?? null") is None, path
+            assert "owned" not in window.read("title")

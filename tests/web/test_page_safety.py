@@ -15,7 +15,7 @@ from desk_tools import PRICES, tools
 from hostile_desk import PAYLOADS
 from visitors import HOST, Tags, Visitor, mount, visit
 
-from ferrule import Journal, Runner, Text, approval, tool, web
+from ferrule import DefinitionError, Journal, Runner, Text, approval, tool, web
 from ferrule.guards import ask_before_changes
 from ferrule.web.live import MOST_STREAMS
 from ferrule.web.page_app import VIEWS
@@ -46,19 +46,27 @@ async def test_a_sign_in_that_raises_lets_nobody_in(caplog: pytest.LogCaptureFix
     assert response.status_code == 401 and "no database" not in response.text
 
 
+def test_the_page_needs_a_sign_in() -> None:
+    with pytest.raises(DefinitionError, match="returns the person's name"):
+        web.app(Runner(tools), authenticate=None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("headers", "fields"),
     [
         ({"origin": "http://evil.test"}, {}),
         ({"origin": "null"}, {}),
+        ({"origin": ""}, {}),
         ({"origin": f"http://{HOST}.evil.test"}, {}),
         ({"origin": f"http://{HOST}:81"}, {}),
+        ({"sec-fetch-site": "cross-site"}, {}),
         ({"sec-fetch-site": "same-site"}, {}),
         ({"host": "a b"}, {}),
         ({"cookie": "ferrule_page=other"}, {}),
         ({"cookie": ""}, {}),
         ({}, {"token": ""}),
         ({}, {"token": "0" * 64}),
+        ({}, {"token": "é"}),
     ],
 )
 async def test_a_forged_form_does_nothing(headers: dict[str, str], fields: dict[str, str]) -> None:
