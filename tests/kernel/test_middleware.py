@@ -81,29 +81,6 @@ def test_a_result_made_by_middleware_belongs_to_the_call_and_is_bounded(where: s
     assert result.duration_ms > 0
 
 
-@pytest.mark.parametrize("where", ["around", "inside"])
-async def test_a_cached_result_belongs_to_each_call_it_is_served_to(where: str) -> None:
-    kept: list[ToolResult] = []
-
-    async def cache(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        if not kept:
-            kept.append(await next(call, context))
-        return kept[0]
-
-    watch = Watch()
-    runner = Runner([double], observers=[watch], **{where: [cache]})
-    calls = [ToolCall(f"c{n}", "double", '{"n": 1}' if n else '{"n": "1"}') for n in range(3)]
-    results = [await runner.run(call) for call in calls]
-    assert [result.call_id for result in results] == ["c0", "c1", "c2"]
-    assert [result.call for result in results] == calls
-    assert len(set(map(id, results))) == 3 and {result.output for result in results} == {2}
-    assert results[0].repairs and not results[1].repairs
-    durations = [result.duration_ms for result in results]
-    assert (await runner.run(calls[0])).call_id == "c0"
-    assert [result.duration_ms for result in results] == durations
-    assert len(watch.ends()) == 4
-
-
 def raises(error: BaseException) -> Any:
     def hook(value: Any) -> Any:
         raise error

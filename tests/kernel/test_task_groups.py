@@ -68,19 +68,6 @@ async def test_a_handler_outlives_its_failing_groups(handler: Any, way: str) -> 
     assert (result.status, result.output) == ("ok", "done")
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_failing_group_in_a_nested_call_cancels_no_call_above(way: str) -> None:
-    @tool
-    async def outer(context: ToolContext) -> str:
-        inner = await context.run("outlives", {"times": 2})
-        await outlives(1)
-        return str(inner.output)
-
-    runner = Runner([outer, tool(outlives)], **WAYS[way])
-    result = await runner.run(ToolCall("c1", "outer", "{}"))
-    assert (result.status, result.output) == ("ok", "done")
-
-
 async def slow_to_leave(leaving: asyncio.Event) -> None:
     try:
         await asyncio.Event().wait()
