@@ -512,6 +512,13 @@ async def test_a_no_remembers_nothing() -> None:
 # -- who is asked, and where it is kept --------------------------------------------------------------------------------
 
 
+async def test_an_async_function_may_stand_inside() -> None:
+    async def yes(*asked: Any) -> Decision:
+        return allow()
+
+    assert (await Desk(yes, note).run(NOTE)).success
+
+
 async def test_the_inner_approver_may_foresee_its_answer() -> None:
     class Knows(Person):
         async def foresee(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:

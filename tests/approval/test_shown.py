@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Decision, Diff, Runner, ToolCall, ToolContext, ToolError, ToolResult, allow, approval, tool
+from ferrule import Decision, Diff, Runner, ToolCall, ToolContext, ToolError, ToolResult, allow, approval, ask, tool
 from ferrule.approval import Answer, Asked
 from ferrule.guards import ask_before_changes, within
 from ferrule.tools import files
@@ -155,6 +155,12 @@ async def breaks_later(asked: Asked) -> bool:
 )
 def test_a_function_that_returns_anything_else_or_breaks_denies(answer: Any) -> None:
     assert asked_of(answer).status == "denied"
+
+
+def test_not_now_suspends() -> None:
+    assert asked_of(lambda asked: ask("later")).status == "suspended"
+    result = Runner([pays()], guards=[ask_before_changes], approve=approval.later).run_sync(*PAY)
+    assert result.status == "suspended" and result.pending is not None
 
 
 @pytest.mark.parametrize(

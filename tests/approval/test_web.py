@@ -20,6 +20,7 @@ from ferrule import (
     ToolContext,
     ToolError,
     ToolResult,
+    Waits,
     allow,
     approval,
     ask,
@@ -37,6 +38,7 @@ from ferrule.approval import (
 from ferrule.errors import DefinitionError
 from ferrule.guards import ask_before_changes
 from ferrule.stores.store import Memory, SealedFile, Store
+from ferrule.testing import ManualClock
 from ferrule.tools import files
 from waits import BOUND, until
 
@@ -91,19 +93,6 @@ async def test_only_one_of_fifty_concurrent_answers_counts(kept_in: str, tmp_pat
     is_allowed = taken.decision.kind == "allow"
     assert (result.status == "ok") is is_allowed and result.answered_by == taken.by and len(desk.paid) == is_allowed
     assert (await desk.resume(taken)).status == "invalid" and len(desk.paid) == is_allowed
-
-
-async def test_an_answer_overtaken_by_another_names_its_author() -> None:
-    class Overtaken(Memory):
-        def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
-            if isinstance(new, dict) and new.get("answered") == "bob":
-                super().compare_and_set(key, old, {**new, "answered": "eve"})
-            return super().compare_and_set(key, old, new)
-
-    desk, queue = Desk(), approval.web(Overtaken())
-    shown = await desk.waits(queue)
-    with pytest.raises(AlreadyAnswered, match="eve has answered before"):
-        await queue.answer(shown.id, shown.digest, True, by="bob")
 
 
 async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
@@ -178,6 +167,17 @@ async def test_an_expired_call_does_not_wait_and_is_forgotten() -> None:
     with pytest.raises(NotWaiting):
         await queue.answer(id, "", True, by="bob")
     assert await queue.waiting() == [] and store.items() == {}
+
+
+async def test_an_expired_call_is_not_put_and_ends_with_any_answer() -> None:
+    clock = ManualClock(now=1_000.0)
+    desk, queue = Desk(clock=clock, waits=Waits(resume=5.0)), approval.web()
+    suspended = await desk.runner.run(CALL)
+    await clock.advance(10.0)
+    with pytest.raises(NotWaiting, match="resume it with False"):
+        await queue.put(suspended)
+    ended = await desk.runner.resume(suspended, False)
+    assert ended.status == "invalid" and "came too late" in ended.text
 
 
 @pytest.mark.parametrize("given", [None, "yes", 1, {"approved": True}, ask("later")])
