@@ -376,6 +376,7 @@ def of_framework(module: str, method: str) -> Any:
     return type("Search", (base,), {"name": "search"})()
 
 
+ODD_DRAFT = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"prefixItems": 5}}}
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("t", "no function"), "function"),
     (lambda: tool(tool(add)), "already"),
@@ -400,6 +401,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: tool(add_payload, input_schema={"type": "string"}), "object"),
     (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}}), "schema"),
     (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "#/$defs/none"}}}), "schema"),
+    (lambda: tool(add_payload, input_schema=ODD_DRAFT), "'prefixItems' must hold schemas"),
     (lambda: tool(add, input_schema=AddModel, name="x"), "args"),
     (lambda: tool(add_model, input_schema=int), "input_schema"),
     (lambda: tool(5), "function"),  # type: ignore[call-overload]
