@@ -240,32 +240,6 @@ async def test_nothing_runs_when_no_thread_can_be_started(no_more_threads: None)
     assert ran == [1] and probe.is_at_rest(runner)
 
 
-@pytest.mark.parametrize("cancelled_by", ["its caller", "its runner"])
-async def test_a_late_call_hides_no_cancellation_from_the_call_above_it(cancelled_by: str) -> None:
-    clock, ended, went_on = ManualClock(), asyncio.Event(), []
-
-    @tool(timeout=LIMIT, parallel=True)
-    async def inner() -> None:
-        with suppress(asyncio.CancelledError):
-            await ended.wait()
-        await ended.wait()
-
-    @tool(parallel=True)
-    async def outer(context: ToolContext) -> None:
-        went_on.append(await context.run("inner"))
-
-    async with Runner([outer, inner], clock=clock, waits=Waits(drain=0)) as runner:
-        calls = [asyncio.create_task(runner.run(name)) for name in ("outer", "inner")]
-        await clock.advance(LIMIT)  # both inner calls have their grace
-        if cancelled_by == "its caller":
-            calls[0].cancel()
-    above, late = await asyncio.gather(*calls, return_exceptions=True)
-    assert isinstance(above, asyncio.CancelledError) or above.status == "cancelled"
-    assert not isinstance(late, BaseException) and late.status == "timeout"
-    assert not went_on
-    ended.set()
-
-
 IDLE, CEILING = 9.5, 39.5  # no sum of whole seconds is either of them
 
 

@@ -6,7 +6,7 @@ import base64
 import ipaddress
 import uuid
 from collections import deque
-from datetime import date, datetime, time, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import (
     AnyUrl,
@@ -24,7 +24,6 @@ from pydantic import (
     OnErrorOmit,
     SecretStr,
     StringConstraints,
-    TypeAdapter,
 )
 from pydantic_core import to_json
 
@@ -92,38 +91,6 @@ def test_the_dump_of_a_pydantic_type_makes_its_value_again(kind: str, data: st.D
     assert result.success, result.error
     again = parameters.validate(to_json({"value": shown[0]}).decode())["value"]
     assert again == got[0] and type(again) is type(got[0])
-
-
-def judge(annotation: Any, text: str) -> tuple[str, Any, bool]:
-    """Return the judged text of a date or time, the value that runs, and whether that text was sent."""
-
-    async def take(value: Any) -> None: ...
-
-    take.__annotations__ = {"value": annotation}
-    parameters = probe.parameters(tool(take))
-    sent = to_json({"value": text}).decode()
-    found = parameters.parse_arguments("take", sent)
-    try:
-        parameters.validate_strictly(sent)
-        is_sent = True
-    except Exception:
-        is_sent = False
-    return found["value"], found.validated["value"], is_sent
-
-
-ZONES = st.none() | st.timezones()
-
-
-@pytest.mark.parametrize(
-    ("annotation", "values"),
-    [(datetime, st.datetimes(timezones=ZONES)), (time, st.times(timezones=st.none())), (date, st.dates())],
-)
-@given(st.data())
-def test_a_time_as_pydantic_writes_it_is_judged_as_sent(annotation: Any, values: Any, data: Any) -> None:
-    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-    text = adapter.dump_python(adapter.validate_python(data.draw(values)), mode="json")
-    assume(not text.endswith("-00:00"))  # seconds behind UTC, as before 1915 in Accra; Pydantic reads it as "Z"
-    assert judge(annotation, text) == (text, adapter.validate_python(text), True)
 
 
 class Yes(Enum):

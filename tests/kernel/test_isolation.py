@@ -118,6 +118,15 @@ async def test_expose_goes_by_the_class_names_of_an_isolated_handlers_error(
     assert (result.status, result.error) == ("failed", shown)
 
 
+@pytest.mark.parametrize("kind", ["unsent", "unsent and plain"])
+async def test_an_isolated_handlers_tool_error_says_what_to_do_next(kind: str) -> None:
+    runner = Runner([isolated(tools.raises)])
+    result = await runner.run("raises", {"kind": kind})
+    assert (result.status, result.executed, result.retryable) == ("failed", False, False)
+    assert "the bank could not be reached" in (result.error or "")
+    assert (await runner.run("raises", {"kind": "busy"})).metadata["retry_after"] == 9
+
+
 WORKERS = Workers(1, transfer="pickle")
 
 

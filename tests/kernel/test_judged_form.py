@@ -11,7 +11,7 @@ import os
 import uuid
 from collections import deque
 from dataclasses import InitVar
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -252,6 +252,22 @@ def test_a_guard_is_shown_what_the_handler_gets(case: str, way: str, monkeypatch
 # -- values that hold more than their JSON says ------------------------------------------------------------------------
 
 
+class Dated(BaseModel):
+    at: datetime
+    name: str
+
+
+class Loose(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    name: str
+
+
+@BOTH
+def test_a_time_spelled_otherwise_makes_the_same_model_of_a_union(way: str) -> None:
+    result, _, got = run_guarded(Dated | Loose, {"at": "2026-01-01 00:00:00Z", "name": "a"}, way)
+    assert result.success and type(got[0]) is Dated
+
+
 class Cyclic(BaseModel):
     name: str
     itself: Any = None
@@ -268,6 +284,7 @@ WITHOUT_JSON: dict[str, tuple[Any, Any]] = {
     "nan": (Annotated[float, AfterValidator(lambda value: float("nan"))], 1.5),
     "half a character": (Annotated[str, AfterValidator(lambda value: "\ud800")], "ab"),
     "a cycle": (Cyclic, OBJECT),
+    "a model of another class": (Annotated[Defaults, AfterValidator(lambda one: Keyed(path=Path(one.name)))], OBJECT),
     "scaled": (Scaled, 5),
 }
 

@@ -9,11 +9,12 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import AfterValidator
 from test_judged_form import LEAVES, containers, make_tool, to_plain
 
 from cast import ask_always
@@ -33,6 +34,7 @@ from ferrule import (
     tool,
 )
 from ferrule.journal import MemoryJournal
+from ferrule.kernel import tasks
 from ferrule.scheduling.clock import MONOTONIC
 from watched import BOUND, Watch, go
 
@@ -246,6 +248,25 @@ async def test_a_changed_tool_is_not_resumed(what: str) -> None:
     assert (await make_runner([before(write)]).resume(record, True)).success
 
 
+MOST = {"cents": 100}
+
+
+async def test_a_resumed_value_that_validates_to_something_else_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+
+    @tool
+    async def change(cents: Annotated[int, AfterValidator(lambda cents: min(cents, MOST["cents"]))]) -> None:
+        ran.append(cents)
+
+    runner = make_runner([change])
+    record = await suspend(runner, {"cents": 5}, "change")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setitem(MOST, "cents", 3)
+        result = await runner.resume(record, True)
+    assert (result.status, ran) == ("failed", []) and "otherwise than they were judged" in str(result.error)
+    assert (await runner.resume(record, True)).success and ran == [5]
+
+
 @given(st.data())
 def test_a_resumed_call_of_any_type_gets_the_judged_value(data: st.DataObject) -> None:
     annotation, values = data.draw(st.recursive(st.sampled_from(LEAVES), containers, max_leaves=4))
@@ -363,6 +384,19 @@ async def test_nothing_runs_unless_the_journal_says_true(answer: Any) -> None:
     result = await make_runner([write], journal=journal).resume(record, True)
     assert result.status in {"failed", "invalid"} and result.executed is False and ran == []
     assert "down" not in str(result.error)
+
+
+async def test_nothing_runs_if_the_journal_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.01)
+    write, ran = make_write()
+
+    class Hangs(Keeping):
+        async def take(self, key: str, expires_at: float) -> Any:
+            await asyncio.Event().wait()
+
+    record = await suspend(make_runner([write], journal=Hangs()))
+    assert (await make_runner([write], journal=Hangs()).resume(record, True)).status == "failed"
+    assert ran == []
 
 
 @pytest.mark.parametrize("place", ["around", "inside"])

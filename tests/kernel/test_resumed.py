@@ -10,12 +10,15 @@ import pytest
 from cast import ask_always, put_off
 from ferrule import (
     DefinitionError,
+    InputRequired,
     Runner,
     Tool,
     ToolCall,
     ToolContext,
     ToolResult,
+    allow,
     approval,
+    ask,
     deny,
     tool,
 )
@@ -88,6 +91,32 @@ async def test_a_resumed_call_has_its_recorded_context_and_new_deps_and_secrets(
     record = (await runner.run("look", {}, given)).record()
     result = await runner.resume(record, True, ToolContext(deps="new", secrets={"key": "new"}))
     assert result.output == ["s", "p", {"m": 1}, "new", {"key": "new"}]
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_private_value_of_a_person_is_supplied_again_or_nothing_runs(again: bool) -> None:
+    ran: list[int] = []
+    resumed = False
+
+    @tool(private=["limit"])
+    async def order(item: str, context: ToolContext, limit: int = 1000) -> Any:
+        if context.answer is None:
+            return InputRequired("which colour?", {"type": "object"})
+        ran.append(limit)
+        return "ordered"
+
+    def limits(call: ToolCall, context: ToolContext) -> Any:
+        if call.arguments["limit"] == 1000:
+            return {**call.arguments, "limit": 10} if resumed and again else ask("up to which sum?", into="limit")
+        return None
+
+    answers = [allow({"limit": 10}), ask("later")]
+    runner = Runner([order], guards=[limits], approve=lambda *given: answers.pop(0), resume_key=KEY)
+    waiting = await runner.run("order", {"item": "a"})
+    assert waiting.status == "suspended" and "10" not in str(waiting.pending["arguments"])  # type: ignore[index]
+    resumed = True
+    result = await runner.resume(json.loads(json.dumps(waiting.record())), allow({}))
+    assert (result.status, ran) == (("ok", [10]) if again else ("denied", [])), result.error
 
 
 @pytest.mark.parametrize("form", [lambda result: result, lambda result: result.pending, ToolResult.record])
