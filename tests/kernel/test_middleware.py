@@ -10,6 +10,7 @@ import pytest
 from cast import passes
 from ferrule import DefinitionError, Runner, Sizes, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.middleware import after, before
+from ferrule.testing import ManualClock
 from gates import Gate
 from waits import BOUND, until
 from watched import Watch, plain, run
@@ -138,10 +139,10 @@ def test_hooks_change_arguments_on_the_way_in_and_results_on_the_way_out() -> No
     assert run(double, "double", {"n": 1}, around=[before(lambda arguments: None)])[0].output == 2
 
 
-@pytest.mark.parametrize("timeout", [None, 0.05])
+@pytest.mark.parametrize("timeout", [None, 10])
 @pytest.mark.parametrize("stubborn", [False, True])
 async def test_a_shielded_handler_holds_its_slot_until_it_ends(timeout: float | None, stubborn: bool) -> None:
-    gate, watch = Gate(concurrency=1), Watch()
+    gate, watch, clock = Gate(concurrency=1), Watch(), ManualClock()
 
     async def shielding(call: Any, context: Any, next: Any) -> ToolResult:
         inner = asyncio.ensure_future(next(call, context))
@@ -155,12 +156,17 @@ async def test_a_shielded_handler_holds_its_slot_until_it_ends(timeout: float | 
                 return await inner
             raise
 
-    waits = Waits(grace=0, slot=0.05)
-    runner = Runner([gate.tool], inside=[shielding], timeout=timeout, waits=waits, observers=[watch])
-    first = await runner.run("wait")
+    waits, observers = Waits(grace=0, slot=10), [watch]
+    runner = Runner([gate.tool], inside=[shielding], timeout=timeout, waits=waits, observers=observers, clock=clock)
+    call = asyncio.ensure_future(runner.run("wait"))
+    await gate.inside.wait()
+    await clock.advance(10)
+    first = await call
     assert first.status == ("ok" if timeout is None else "timeout") and runner.left_running == 1
     assert timeout is None or "went on running" in (first.error or "")
-    second = await runner.run("wait")
+    call = asyncio.ensure_future(runner.run("wait"))
+    await clock.advance(10)
+    second = await call
     assert (second.status, second.executed, gate.runs) == ("limited", False, 1)
     gate.open.set()
     await until(lambda: not runner.left_running)

@@ -33,6 +33,7 @@ from ferrule import (
 from ferrule.executors.process.transfer import pack, unpack
 from ferrule.values import content
 from ferrule.values.result import Status
+from waits import BOUND
 from watched import Watch, plain, run
 
 ENDS: list[type[BaseException]] = [GeneratorExit, asyncio.CancelledError, RecursionError]
@@ -209,7 +210,7 @@ def values_that_break(error: type[BaseException]) -> list[Any]:
 
 @WAYS
 @pytest.mark.parametrize("error", ENDS)
-@pytest.mark.parametrize("options", [{}, {"timeout": 5.0}])
+@pytest.mark.parametrize("options", [{}, {"timeout": BOUND}])
 async def test_a_call_has_one_result(way: Any, error: type[BaseException], options: Any) -> None:
     for value in values_that_break(error):
         seen: list[Any] = []
@@ -242,7 +243,7 @@ def test_an_exception_whose_methods_raise_is_one_failure(way: Any, error: type[B
         async def passes_on(call: ToolCall, context: Any, next: Any, raises: Any = raises) -> Any:
             raises()
 
-        for options in ({}, {"timeout": 5.0}, {"inside": [passes_on]}, {"around": [passes_on]}):
+        for options in ({}, {"timeout": BOUND}, {"inside": [passes_on]}, {"around": [passes_on]}):
             result, watch = run(way(raises), "give", **options)
             assert (result.status, watch.ends()) == ("failed", ["tool:error"])
 

@@ -50,7 +50,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
             found.set_exception(error)
 
     threading.Thread(target=report, daemon=True).start()
-    return found.result(BOUND / 2)
+    return found.result(BOUND)
 
 
 def test_run_sync_needs_no_loop() -> None:
@@ -270,13 +270,13 @@ def in_child(work: Callable[[], Any]) -> Any:
             found: list[Any] = []
             thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
             thread.start()
-            thread.join(BOUND / 2)
+            thread.join(BOUND)
             os.write(writing, json.dumps(found).encode())
         finally:
             os._exit(0)
     os.close(writing)
     try:
-        assert select.select([reading], [], [], BOUND)[0], "the child hangs"
+        assert select.select([reading], [], [], 2 * BOUND)[0], "the child hangs"
         found = json.loads(os.read(reading, 10_000) or "[]")
         assert found, "the child's work hangs or fails"
         return found[0]
