@@ -278,13 +278,22 @@ class Cyclic(BaseModel):
         return self
 
 
+class Ref(BaseModel):
+    name: str
+
+
+class Resolved(BaseModel):
+    name: str
+    path: Path = Path("/etc/passwd")
+
+
 WITHOUT_JSON: dict[str, tuple[Any, Any]] = {
     "unknown": (Unwritten, "ab"),
     "of another class": (Annotated[str, AfterValidator(lambda value: Token(value))], "ab"),
     "nan": (Annotated[float, AfterValidator(lambda value: float("nan"))], 1.5),
     "half a character": (Annotated[str, AfterValidator(lambda value: "\ud800")], "ab"),
     "a cycle": (Cyclic, OBJECT),
-    "a model of another class": (Annotated[Defaults, AfterValidator(lambda one: Keyed(path=Path(one.name)))], OBJECT),
+    "a model of another class": (Annotated[Ref, AfterValidator(lambda ref: Resolved(name=ref.name))], OBJECT),
     "scaled": (Scaled, 5),
 }
 
