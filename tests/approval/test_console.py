@@ -9,7 +9,6 @@ import struct
 import sys
 import threading
 from collections.abc import Callable
-from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any, TextIO
 
@@ -304,7 +303,6 @@ def test_the_whole_call_can_be_seen_before_a_value_is_given(first: str, count: i
 # previews
 
 
-tenant = ContextVar("tenant", default="nobody's")
 EDIT = ToolCall("1", "edit_file", {"path": "a.py", "old": "b", "new": "c", "key": "s3cret"})
 
 
@@ -347,22 +345,6 @@ def test_a_broken_preview_is_replaced_by_the_arguments(
     assert lines[2] == f"  no preview: {why}"
     assert lines[3:7] == ["  path = 'a.py'", "  old = 'b'", "  new = 'c'", "  key = '**********'"]
     assert "s3cret" not in terminal.seen
-
-
-async def test_a_preview_is_made_when_its_question_is_asked(terminal: Terminal) -> None:
-    content = ["before the first"]
-    tenant.set("ada's")
-    context = with_preview(lambda arguments: f"{content[0]} in {tenant.get()} folder")
-    approve = console(terminal.input, terminal.output, by="ann")
-    questions = [asyncio.ensure_future(approve(EDIT, WHY, context)) for _ in range(2)]
-    await asyncio.to_thread(terminal.until, MORE)
-    content[0] = "after the first"
-    terminal.type("y\n")
-    await asyncio.to_thread(terminal.until, MORE, 2)
-    terminal.type("y\n")
-    await asyncio.wait_for(asyncio.gather(*questions), BOUND)
-    for text in ("before the first", "after the first"):  # with the context variables of the caller
-        assert terminal.seen.count(f"{text} in ada's folder") == 1
 
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "\x1b[2J", "\u2028", "+", "@@ -1 +1 @@", "  because: x"]), max_size=60)

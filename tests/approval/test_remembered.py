@@ -13,7 +13,6 @@ from typing import Any, Literal
 import pytest
 from pydantic import SecretStr, TypeAdapter
 
-import cast
 from cast import ask_always
 from ferrule import Decision, Event, InputRequired, Journal, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
 from ferrule.approval import Answer, Asked, Grants, Offer, remembered
@@ -174,17 +173,6 @@ async def test_risky_calls_offer_only_these_arguments(one: Tool, arguments: Mapp
     assert list(await Desk(None, one).offers(arguments, session=None)) == []
 
 
-async def test_an_old_grant_with_a_pattern_for_lines_answers_nothing() -> None:
-    desk = Desk("these", shell)
-    assert await desk.asks({"command": "git fetch origin"})
-    [(key, kept)] = desk.grants.store.items().items()
-    arguments = {"command": {"commands": ["git fetch origin", "git fetch *"]}, "timeout": {"equals": 60}}
-    assert desk.grants.store.compare_and_set(key, kept, {**kept, "exactly": None, "arguments": arguments})
-    desk.person.key = None
-    for line in ("git fetch origin", "git fetch --upload-pack=x"):
-        assert await desk.asks({"command": line})
-
-
 @tool(destructive=False)
 async def login(user: str, password: SecretStr) -> str:
     """Log in."""
@@ -250,13 +238,7 @@ def from_note(**other: Any) -> tuple[Tool, dict[str, Any], dict[str, Any]]:
     return note, NOTE, {**NOTE, **other}
 
 
-def saved(*calls: tuple[str, str]) -> tuple[Tool, dict[str, Any], dict[str, Any]]:
-    first, second = ({"path": path, "content": content} for path, content in calls)
-    return save, first, second
-
-
-def fetched(first: str, second: str) -> tuple[Tool, dict[str, Any], dict[str, Any]]:
-    return fetch, {"url": first}, {"url": second}
+HOST = "http://[2001:db8::1]"
 
 
 @tool(destructive=False)
@@ -282,11 +264,8 @@ LEADS_ELSEWHERE = [
         ("always", from_note(kind="b"), True),
         ("always", from_note(text="10:30 at the gate: bring and/or"), False),
         *(("always", from_note(text=text), True) for text in LEADS_ELSEWHERE),
-        ("always", saved(("/n/a", ""), ("/n/b/c", "x")), False),
-        ("always", saved(("/n/a", ""), ("/n2/a", "")), True),
-        ("always", saved(("/n/a", "../x"), ("/n/a", "http:evil.example")), True),
-        ("always", fetched("https://a.org/x", "https://a.org/y?z"), False),
-        ("always", fetched("http://[2001:db8::1]:8080/", "http://[2001:db8::1]:8081/"), True),
+        ("always", (save, {"path": "/n/a", "content": "../x"}, {"path": "/n/a", "content": "http:evil.example"}), True),
+        ("always", (fetch, {"url": f"{HOST}:8080/"}, {"url": f"{HOST}:8081/"}), True),
         *(("always", (pay, {"amount": "5.10"}, {"amount": one}), False) for one in ("5.1", "0.3")),
         ("always", (pay, {"amount": "5.10"}, {"amount": "5.2"}), True),
     ],
@@ -533,16 +512,11 @@ async def test_a_no_remembers_nothing() -> None:
 # -- who is asked, and where it is kept --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["a function", "a coroutine", "a function of a coroutine"])
-async def test_any_approver_may_stand_inside_and_is_asked_without_offers(kind: str) -> None:
-    yes = cast.Person()
+async def test_an_async_function_may_stand_inside() -> None:
+    async def yes(*asked: Any) -> Decision:
+        return allow()
 
-    async def coroutine(*asked: Any) -> Decision:
-        return yes(*asked)
-
-    function: Any = yes if kind == "a function" else coroutine
-    desk = Desk(coroutine if kind == "a coroutine" else lambda *asked: function(*asked), note)
-    assert [(await desk.run(NOTE)).success for _ in range(2)] == [True, True] and len(yes.questions) == 2
+    assert (await Desk(yes, note).run(NOTE)).success
 
 
 async def test_the_inner_approver_may_foresee_its_answer() -> None:

@@ -292,16 +292,6 @@ def test_null_inside_a_union_means_absent(how: str, given: Any, taken: Any) -> N
 
 
 @HOW
-@pytest.mark.parametrize(
-    "given", [{"radius": None, "label": None}, {"members": None}, {"members": [[None]], "weight": None}]
-)
-def test_required_nulls_inside_a_union_are_refused(how: str, given: Any) -> None:
-    with pytest.raises(Invalid, match="Nothing was run") as refused:
-        decoded(how, {"shape": given})
-    assert next(iter(given)) in str(refused.value)  # the model is told of what it sent, not of what was tried
-
-
-@HOW
 def test_a_null_that_may_be_data_is_kept(how: str) -> None:
     for shape in ({"radius": None}, {"radius": 1, "label": None}, {"any": None}):
         with pytest.raises(Invalid):

@@ -10,14 +10,13 @@ import sys
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import jsonschema_rs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 import probe
 from cast import Unreadable
@@ -203,7 +202,6 @@ async def much(
     many: Many | None = None,  # type: ignore[valid-type]
     text: str = "",
     choice: Choice | None = None,
-    bounded: int = Field(default=1, ge=1, le=5),
 ) -> str:
     """Take."""
     return "ran"
@@ -215,9 +213,7 @@ MISTAKES: list[tuple[Any, Any, list[str]]] = [
     ("many", "value_number_0", ["'many'", "value_number_0"]),
     ("text", 5, ["'text'", "string", "integer 5"]),
     ("choice", {"kind": "b"}, ["choice.kind", '"b"', "a"]),
-    ("choice", {"deep": [{"sku": 5}]}, ["choice.deep[0].sku", "string", "5"]),
     ("choice", {"other": 1}, ["choice.other", "not known"]),
-    ("bounded", 9, ["'bounded'", "5", "9"]),
     ("nubmer", 1, ["'nubmer'", "did you mean 'number'"]),
     ("z" * 5000, 1, ["not a parameter"]),
 ]
@@ -386,16 +382,6 @@ def test_deep_cyclic_or_non_finite_data_is_refused() -> None:
         deep = deep[0]
 
 
-@pytest.mark.parametrize("text", ['{"value": ["\\udfff"]}', '{"\\ud800": 1}'])
-@pytest.mark.parametrize("kind", ANY)
-def test_a_lone_surrogate_breaks_nothing(text: str, kind: str) -> None:
-    for arguments in (text, json.loads(text)):
-        result = run(ANY[kind], arguments)
-        json.dumps(result.record(), ensure_ascii=False).encode()
-        result.text.encode()
-        assert result.status in {"ok", "invalid"}
-
-
 @pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, 2**63, 2**64 + 1, 10**30])
 def test_large_integers_keep_all_their_digits(value: int) -> None:
     for one in (number, raw({"value": {"type": "integer"}}), *ANY.values()):
@@ -437,16 +423,3 @@ def test_unreadable_arguments_are_invalid(error: Exception) -> None:
                 with pytest.raises(Invalid, match="cannot be read"):
                     read("take", arguments)
         assert run(one, Unreadable(error)).status == "invalid"
-
-
-@pytest.mark.parametrize("kind", ["enum", "literal_error", "union_tag_invalid", "missing"])
-def test_an_error_of_an_author_may_have_the_name_of_one_of_pydantics(kind: str) -> None:
-    def refuse(value: str) -> str:
-        raise PydanticCustomError(kind, "no such shelf")  # type: ignore[arg-type]
-
-    @tool
-    async def look(shelf: Annotated[str, AfterValidator(refuse)]) -> str:
-        """Look."""
-        return shelf
-
-    assert run(look, {"shelf": "a"}).status == "invalid"

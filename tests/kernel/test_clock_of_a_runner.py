@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 
-import ferrule
 from ferrule import Clock, DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.middleware import breaker, cache, rate, retry
 from ferrule.scheduling.clock import MONOTONIC
@@ -119,33 +116,9 @@ async def test_a_clock_need_only_say_the_time_and_sleep() -> None:
     assert result.status == "timeout"
 
 
-async def test_a_clock_needs_no_timer_for_a_deadline_that_is_paused() -> None:
-    class Milliseconds(Clock):
-        def time(self) -> float:
-            return MONOTONIC.time()
-
-        def call_at(self, when: float, callback: Callable[..., object], /, *given: object) -> asyncio.TimerHandle:
-            milliseconds = round((when - self.time()) * 1000)  # raises for an infinity
-            return asyncio.get_running_loop().call_later(milliseconds / 1000, callback, *given)
-
-    @tool
-    async def rests(context: ToolContext) -> str:
-        """Wait without a deadline."""
-        await context.pause(0.001, timed=False)
-        return "rested"
-
-    assert (await Runner([rests], timeout=60, clock=Milliseconds()).run("rests")).output == "rested"
-
-
 @pytest.mark.parametrize("clock", [ManualClock, 5])
 def test_an_object_that_is_no_clock_is_refused(clock: Any) -> None:
     with pytest.raises(DefinitionError, match="clock must be a clock, which has time"):
         Runner([endless], clock=clock)
     with pytest.raises(DefinitionError, match=r"rate\(clock\) must be a clock, which has time"):
         rate(1, clock=clock)
-
-
-def test_the_kernel_counts_seconds_by_nothing_else() -> None:
-    other = re.compile(r"\b(call_later|wait_for|monotonic)\(|loop\(\)\.time|wait\(.*timeout=|time import time\b")
-    files = (Path(ferrule.__file__).parent / "kernel").glob("*.py")
-    assert [file.name for file in files if other.search(file.read_text(encoding="utf-8"))] == []

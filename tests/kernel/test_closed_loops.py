@@ -138,19 +138,3 @@ def test_a_slot_that_was_handed_to_a_loop_which_ends_comes_back(
     assert go(limiter.acquire(1)) and limiter.used_slots == 1
     limiter.release()
     assert limiter.used_slots == 0
-
-
-def test_collecting_a_waiter_while_its_limiter_is_locked_does_not_deadlock(loop: asyncio.AbstractEventLoop) -> None:
-    limiter, tasks = full_limiter(loop)
-    limiter.release()
-    loop.close()
-
-    def collect() -> None:
-        with probe.locked(limiter):
-            tasks.clear()
-            gc.collect()
-
-    thread = threading.Thread(target=collect, daemon=True)
-    thread.start()
-    thread.join(BOUND / 2)
-    assert not thread.is_alive() and limiter.used_slots == 0

@@ -77,15 +77,6 @@ async def test_a_private_parameter_with_an_alias_is_private() -> None:
     assert (await Runner([pay.bind(PIN="1234")]).run("pay", {"amount": 1})).output == "1234"
 
 
-async def test_an_id_that_ferrule_makes_up_is_not_one_of_the_models() -> None:
-    @tool(read_only=True)
-    async def work() -> int:
-        return 1
-
-    calls = [ToolCall("", "work"), *(ToolCall(f"call_{n}", "work") for n in range(50))]
-    assert all(result.success for result in (await Runner([work]).run_all(calls)))
-
-
 @tool(read_only=True)
 async def pay(n: int) -> int:
     """Pay."""

@@ -59,17 +59,6 @@ async def test_batches_decide_and_tool_run_take_the_same_options() -> None:
     assert (await Runner([tell]).run_all([CALL], given, deps=0))[0].output[:3] == [0, "bob", "s"]
 
 
-async def test_an_error_shows_how_a_context_is_written() -> None:
-    runner, wrong = Runner([tell]), {"deps": 1}
-    for begin in (
-        lambda: runner.run(CALL, context=wrong),
-        lambda: runner.run_all([CALL], wrong),
-        lambda: tell.run({}, wrong),
-    ):
-        with pytest.raises(DefinitionError, match=r"a context is ToolContext\(deps=….*not of the type dict"):
-            await begin()
-
-
 @pytest.mark.parametrize("wrong", [tell, {"name": "tell"}, [CALL]], ids=repr)
 async def test_an_error_shows_how_a_call_is_written(wrong: Any) -> None:
     runner = Runner([tell])

@@ -126,6 +126,12 @@ def test_a_check_may_have_options_and_must_be_a_function() -> None:
     for guard, reason in ((Lenient(), "double False"), (Called(), "it was called")):
         result = judge([guard])[0]
         assert result.status == "denied" and reason in str(result.error)
+
+    class TakesThree:
+        def check(self, a: Any, b: Any, c: Any) -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"must have .* not check"):
+        judge([TakesThree()])
     for guard in (Called, Checks):
         with pytest.raises(DefinitionError, match=rf"is a class; give an instance of it: {guard.__name__}"):
             judge([guard])

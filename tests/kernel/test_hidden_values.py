@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 from journals import WatchedJournal
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from cast import ask_always
 from ferrule import (
@@ -15,13 +15,11 @@ from ferrule import (
     DefinitionError,
     Event,
     Runner,
-    Tool,
     ToolCall,
     ToolContext,
     Toolset,
     allow,
     ask,
-    build_tool,
     deny,
     tool,
 )
@@ -111,38 +109,6 @@ async def test_a_person_sees_only_the_private_value_that_is_asked_for() -> None:
         await Runner(bound, guards=[guard], approve=person).run("send", {"text": "hi"})
     ).output == f"hi {len(KEY)} 3"
     assert asked == [{"text": "hi", "api_key": STARS, "pin": ""}]
-
-
-class Message(BaseModel):
-    text: str
-    api_key: str = ""
-
-    @model_validator(mode="after")
-    def check(self) -> Message:
-        if self.text == "bad":
-            raise ValueError("these do not go together")
-        return self
-
-
-def of_a_model() -> Tool:
-    @tool(input_schema=Message, name="send")
-    async def function(args: Message) -> str:
-        return args.text
-
-    return function
-
-
-def of_a_schema() -> Tool:
-    properties = {"text": {"type": "string"}, "api_key": {"type": "string"}}
-    schema = {"type": "object", "properties": properties, "not": {"properties": {"text": {"const": "bad"}}}}
-    return build_tool({"name": "send", "input_schema": schema, "execute": lambda payload: payload})
-
-
-@pytest.mark.parametrize("made", [of_a_model, of_a_schema])
-async def test_an_error_of_all_arguments_together_shows_no_bound_value(made: Any) -> None:
-    result = await Runner(Toolset([made()]).bind(api_key=KEY)).run("send", {"text": "bad"})
-    assert result.status == "invalid"
-    assert '"bad"' in str(result.error) and KEY not in str(result.error)
 
 
 def test_the_error_of_a_bound_value_that_does_not_fit_does_not_show_it() -> None:

@@ -17,12 +17,10 @@ from typing import Any
 import isolated_tools as tools
 import pytest
 
-import probe
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, allow, tool
 from ferrule.errors import NotStartedError
 from ferrule.executors.workers import Workers
-from ferrule.testing import ManualClock
-from waits import BOUND, until, wait_until
+from waits import BOUND, wait_until
 from watched import Watch
 
 
@@ -90,23 +88,6 @@ async def test_chunks_come_from_the_process_and_are_kept_when_it_is_killed(tmp_p
     (result,) = await batch
     assert (result.status, result.output) == ("cancelled", "word 0 word 1 ")
     await asyncio.to_thread(wait_until, lambda: gone(pid))
-
-
-async def test_at_the_deadline_the_process_is_killed_and_the_call_timed_out(tmp_path: Path) -> None:
-    watch, path, clock = Watch(), tmp_path / "pid", ManualClock()
-    runner = Runner([isolated(tools.ignores_sigterm), isolated(tools.add)], observers=[watch], clock=clock)
-    going = asyncio.ensure_future(runner.run("ignores_sigterm", {"path": str(path)}, timeout=10))
-    pid = await read_pid(path)
-    (state,) = probe.live_calls(runner)
-    await until(lambda: state.context.remaining() == 10)  # the program knows that the handler has begun
-    await clock.advance(10)
-    result = await going
-    assert (result.status, result.executed) == ("timeout", None)
-    assert "did not end by its deadline" in str(result.error)
-    await asyncio.to_thread(wait_until, lambda: gone(pid))
-    assert runner.left_running == 0 and not probe.live_calls(runner)
-    assert (await runner.run("add", {"a": 1})).output == 3
-    assert len(watch.ends()) == 2
 
 
 async def test_a_call_whose_context_cannot_cross_is_not_started() -> None:

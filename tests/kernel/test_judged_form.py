@@ -31,14 +31,12 @@ from pydantic import (
     Secret,
     SecretStr,
     StringConstraints,
-    WrapValidator,
     computed_field,
     field_serializer,
     model_serializer,
     model_validator,
 )
 from pydantic.dataclasses import dataclass as validated_dataclass
-from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
@@ -46,8 +44,6 @@ from cast import ask_always
 from ferrule import (
     Decision,
     DefinitionError,
-    InputRequired,
-    Runner,
     Tool,
     ToolCall,
     ToolContext,
@@ -57,7 +53,6 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.guards import within
 from ferrule.middleware import retry
 from watched import run
 
@@ -125,10 +120,6 @@ class Fixed(enum.Enum):
         return Fixed.A
 
 
-class Inner(BaseModel):
-    name: str
-
-
 class Inherits(BaseModel):
     model_config = ConfigDict(str_to_lower=True)
     names: list[str]
@@ -149,11 +140,6 @@ class Hides(BaseModel):
     @computed_field
     def more(self) -> int:
         return 1
-
-
-class Tree(BaseModel):
-    path: Path
-    branches: list[Tree] = []
 
 
 class Further(TypedDict, extra_items=Path):  # type: ignore[call-arg]
@@ -215,11 +201,6 @@ class ReadsAsPython(BaseModel):
         return dict(value)
 
 
-class Spot(NamedTuple):
-    path: Path
-    hides: Hides | None = None
-
-
 OBJECT = {"name": "a"}
 # test_dumps.py has the types of Pydantic's own.
 REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
@@ -235,28 +216,15 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
         {"path": "a//b", "name": "A", "told": " B", "field": "C"},
         {"path": "a/b", "name": "a", "told": "harmless", "field": "harmless"},
     ),
-    "a tree": (
-        Tree,
-        {"path": "a//b", "branches": [{"path": "c//d"}]},
-        {"path": "a/b", "branches": [{"path": "c/d", "branches": []}]},
-    ),
     "further keys of a typed dict": (Further, {"name": "a", "at": "b//c"}, {"name": "a", "at": "b/c"}),
     "further keys of a model": (StripsFurtherKeys, {"file": "a", " b ": "c"}, {"file": "a", "b": "c"}),
     "a class of one's own": (Written, "A", "a"),
     "derived models": (list[Folded], [OBJECT], [OBJECT]),
-    "one of two, derived": (Folded | int, OBJECT, OBJECT),
     "what is made further down": (Defaults, OBJECT, {"name": "a", "mode": "w", "tags": ["made"]}),
     "Python values": (
         ReadsAsPython,
         {"name": "a", "tags": ["b"], "amount": "2.50"},
         {"name": "a", "tags": ["b"], "amount": "2.50", "pair": [1, 2], "data": "", "lasts": "P1D"},
-    ),
-    "sets in a set": (frozenset[frozenset[int]], [[2, 1], [3], [1, 2]], [[1, 2], [3]]),
-    "a named tuple": (Spot, ["a//b"], ["a/b", None]),
-    "a model of another class": (
-        Annotated[Inner, AfterValidator(lambda one: Token(one.name)), PlainSerializer(lambda one: {"name": one.text})],
-        {"name": "A"},
-        {"name": "a"},
     ),
     "secrets in a secret": (Secret[list[SecretStr]], ["tell"], ["tell"]),
 }
@@ -284,85 +252,20 @@ def test_a_guard_is_shown_what_the_handler_gets(case: str, way: str, monkeypatch
 # -- values that hold more than their JSON says ------------------------------------------------------------------------
 
 
-class WithPath(Inner):
-    path: str = "/etc"
-
-
-class HasItByDefault(BaseModel):
-    day: date
-    inner: Inner = WithPath(name="a", path="/root")
-
-
-class KeepsBesides(BaseModel):
+class Dated(BaseModel):
+    at: datetime
     name: str
-    _more: Any = None
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def keep(cls, value: Any, handler: Any) -> Any:
-        made = handler({"name": value["name"]})
-        made._more = value.get("more", "")
-        return made
 
 
-class Labelled:
-    """A class whose serializer writes only a label of it."""
-
-    def __init__(self, text: str) -> None:
-        self.label, _, self.more = text.partition(" ")
-
-
-ByLabel = Annotated[
-    Labelled, PlainValidator(Labelled, json_schema_input_type=str), PlainSerializer(lambda one: one.label)
-]
-LEFT_OUT: dict[str, tuple[Any, Any, Any, Any]] = {
-    "a private attribute": (KeepsBesides, {"name": "a", "more": "rm"}, OBJECT, lambda one: one._more == ""),
-    "what a serializer does not write": (ByLabel, "a rm", "a", lambda one: one.more == ""),
-    "a field of a derived class": (
-        HasItByDefault,
-        {"day": "2026-01-02"},
-        {"day": "2026-01-02", "inner": OBJECT},
-        lambda one: type(one.inner) is Inner,
-    ),
-}
+class Loose(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    name: str
 
 
 @BOTH
-@pytest.mark.parametrize("case", LEFT_OUT)
-def test_a_value_that_a_serializer_omits_does_not_arrive(case: str, way: str) -> None:
-    annotation, sent, expected, holds = LEFT_OUT[case]
-    result, shown, got = run_guarded(annotation, sent, way)
-    assert result.success, result.error
-    assert shown == [expected] and holds(got[0])
-    assert run(make_tool(annotation, way, got), "take", {"value": sent})[0].success
-    assert holds(got[1]), "without a guard too"
-
-
-class Ref(BaseModel):
-    name: str
-
-
-class Resolved(BaseModel):
-    name: str
-    path: Path
-
-
-class ResolvesItself(BaseModel):
-    name: str
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def resolve(cls, value: Any, handler: Any) -> Any:
-        return Resolved(name=handler(value).name, path=Path("/etc/passwd"))
-
-
-@pytest.mark.parametrize(
-    "annotation",
-    [Annotated[Ref, AfterValidator(lambda ref: Resolved(name=ref.name, path=Path("/etc/passwd")))], ResolvesItself],
-)
-def test_a_value_of_another_class_than_declared_fails_the_call(annotation: Any) -> None:
-    result, shown, got = run_guarded(annotation, OBJECT)
-    assert (result.status, shown, got) == ("failed", [], [])
+def test_a_time_spelled_otherwise_makes_the_same_model_of_a_union(way: str) -> None:
+    result, _, got = run_guarded(Dated | Loose, {"at": "2026-01-01 00:00:00Z", "name": "a"}, way)
+    assert result.success and type(got[0]) is Dated
 
 
 class Cyclic(BaseModel):
@@ -375,15 +278,23 @@ class Cyclic(BaseModel):
         return self
 
 
+class Ref(BaseModel):
+    name: str
+
+
+class Resolved(BaseModel):
+    name: str
+    path: Path = Path("/etc/passwd")
+
+
 WITHOUT_JSON: dict[str, tuple[Any, Any]] = {
     "unknown": (Unwritten, "ab"),
     "of another class": (Annotated[str, AfterValidator(lambda value: Token(value))], "ab"),
-    "of another type": (Annotated[str, AfterValidator(lambda value: 5)], "ab"),
     "nan": (Annotated[float, AfterValidator(lambda value: float("nan"))], 1.5),
     "half a character": (Annotated[str, AfterValidator(lambda value: "\ud800")], "ab"),
     "a cycle": (Cyclic, OBJECT),
+    "a model of another class": (Annotated[Ref, AfterValidator(lambda ref: Resolved(name=ref.name))], OBJECT),
     "scaled": (Scaled, 5),
-    "turned": (Annotated[str, WrapValidator(lambda v, handler: handler(v)[::-1])], "ab"),
 }
 
 
@@ -405,37 +316,22 @@ class Keyed(BaseModel):
     key: SecretStr = Field(default_factory=lambda: OWN)
 
 
-class KeyedByValidator(BaseModel):
-    path: Path
-    key: SecretStr | None = None
-
-    @model_validator(mode="after")
-    def fill(self) -> KeyedByValidator:
-        self.key = self.key or OWN
-        return self
-
-
 class KeyedByDefault(BaseModel):
     path: Path
     key: SecretStr = OWN
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "annotation",
-    [Keyed, KeyedByValidator, Annotated[Any, AfterValidator(lambda one: KeyedByDefault(**one))]],
-)
-def test_a_secret_that_nobody_sent_fails_the_call(annotation: Any, way: str) -> None:
+def test_a_secret_that_nobody_sent_fails_the_call(way: str) -> None:
     got: list[Any] = []
-    one = make_tool(annotation, way, got)
+    one = make_tool(Keyed, way, got)
     for options in ({"guards": [ask_always]}, {"guards": [ask_always], "approve": lambda call, asked, _: asked}):
         result, watch = run(one, "take", {"value": {"path": "a"}}, **options)
         assert (result.status, result.executed, got) == ("failed", False, [])
         assert "context.secrets" in str(result.error)
         assert "own" not in str(([event.data for event in watch.events], result.text, result.record()))
-    if annotation in (Keyed, KeyedByValidator):
-        result, shown, got = run_guarded(annotation, {"path": "a", "key": "sent"}, way)
-        assert shown == [{"key": "sent", "path": "a"}] and got[0].key.get_secret_value() == "sent"
+    _, shown, got = run_guarded(Keyed, {"path": "a", "key": "sent"}, way)
+    assert shown == [{"key": "sent", "path": "a"}] and got[0].key.get_secret_value() == "sent"
 
 
 # -- types that are refused when the tool is defined -------------------------------------------------------------------
@@ -473,11 +369,6 @@ class SecretData:
     password: SecretStr = OWN
 
 
-class Unexported(BaseModel):
-    q: str
-    admin: SkipJsonSchema[bool] = False
-
-
 class ExportedOtherwise(BaseModel):
     model_config = ConfigDict(json_schema_mode_override="serialization")
     key: str = Field("-", validation_alias="key_in", serialization_alias="key_out")
@@ -511,7 +402,6 @@ ALIAS = "'tenant' has an alias beside further keys"
         (list[HasInfinity], "no JSON form"),
         (KeyedByDefault, r"context\.secrets"),
         (dict[str, list[SecretData]], r"context\.secrets"),
-        (list[Unexported], "admin"),
         (ExportedOtherwise, "key"),
         (list[RemovesFromSchema], "'admin'"),
         (PathModel, "is a path"),
@@ -520,16 +410,6 @@ ALIAS = "'tenant' has an alias beside further keys"
 def test_a_type_whose_values_cannot_be_judged_is_refused_at_definition(annotation: Any, error: str, way: str) -> None:
     with pytest.raises(DefinitionError, match=error):
         make_tool(annotation, way, [])
-
-
-def test_a_parameter_whose_value_cannot_be_judged_is_refused_at_definition() -> None:
-    def aliased(tenant: Annotated[str, Field(alias="tenantId")], **more: str) -> str: ...
-
-    def twice(raw: Annotated[str, Field(alias="text")], text: Lowered) -> None: ...
-
-    for handler, error in ((aliased, ALIAS), (twice, "two fields have the name")):
-        with pytest.raises(DefinitionError, match=error):
-            tool(handler)
 
 
 def test_a_default_that_calls_would_share_is_refused_beside_a_schema() -> None:
@@ -590,69 +470,7 @@ def test_the_model_cannot_fill_what_only_the_program_fills(made: Any, schema: An
 # -- defaults, numbers, dates and further keys -------------------------------------------------------------------------
 
 
-class Patch(ToolHandler):
-    """Change a customer."""
-
-    id: int
-    email: str | None = None
-
-    async def __call__(self) -> Any:
-        return self.model_dump(exclude_unset=True)
-
-
-@pytest.mark.parametrize("guarded", [False, True])
-def test_calls_that_are_shown_alike_run_alike(guarded: bool) -> None:
-    """Declared defaults are shown, so they count as sent."""
-    shown: list[Any] = []
-    guards = [lambda c, _: shown.append(dict(c.arguments))] if guarded else []
-    answers = [run(tool(Patch), "Patch", sent, guards=guards)[0] for sent in ({"id": 1}, {"id": 1, "email": None})]
-    assert [one.output for one in answers] == [{"id": 1, "email": None}] * 2, answers
-    assert shown == [{"id": 1, "email": None}] * len(shown)
-
-
 # -- objects that are made again ---------------------------------------------------------------------------------------
-
-
-class Dated(BaseModel):
-    at: datetime
-    what: str
-    dry_run: bool = True
-
-
-class Loose(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    what: str
-
-
-class Job(ToolHandler):
-    """Do a job."""
-
-    task: Dated | Loose
-
-    async def __call__(self, context: ToolContext) -> Any:
-        JOBS.append(self.task)
-        if context.call.id == "asks" and context.answer is None:
-            return InputRequired("really?", {"type": "object"})
-        if context.call.id == "again" and len(JOBS) == 2:  # a guard has looked at the first
-            raise ConnectionError
-        return "done"
-
-
-JOBS: list[Any] = []
-
-
-@pytest.mark.parametrize("way", ["again", "asks"])
-async def test_one_model_of_a_union_is_chosen_for_guards_and_all_runs(way: str) -> None:
-    class Looks:
-        def check(self, handler: Any) -> None:
-            JOBS.append(handler.task)
-
-    JOBS.clear()
-    options: Any = {"inside": [retry(wait=0.0)]} if way == "again" else {}
-    runner = Runner([Tool("job", Job, read_only=True)], guards=[Looks()], approve=lambda *rest: allow({}), **options)
-    sent = {"task": {"at": "2026-01-01 00:00:00Z", "what": "rm", "dry_run": False}}
-    assert (await runner.run(ToolCall(way, "job", sent))).success
-    assert len(JOBS) >= 3 and all(one == JOBS[0] and type(one) is Dated for one in JOBS)
 
 
 class Signed(BaseModel):
@@ -696,56 +514,6 @@ def test_a_retry_whose_value_comes_out_otherwise_does_not_run() -> None:
     result, _ = run(counted, "take", {"value": "a"}, guards=guards, inside=[retry(9, wait=0)])
     assert (result.status, got) == ("failed", ["a", "a"])
     assert "otherwise than judged" in str(result.error)
-
-
-class Note(BaseModel):
-    path: Path
-    id: uuid.UUID = Field(default_factory=uuid.uuid4)
-
-
-async def test_an_id_that_is_made_once_stands_in_no_way() -> None:
-    got: list[Any] = []
-    one, sent = make_tool(list[Note], "function", got), {"value": [{"path": "a"}]}
-    same = Runner([one], guards=[ask_always, within(".")], approve=lambda call, *rest: allow(dict(call.arguments)))
-    result = await same.run("take", sent)
-    assert result.success, result.error
-    later = Runner([one], guards=[ask_always], approve=lambda call, decision, context: decision)
-    waiting = (await later.run("take", sent)).record()
-    assert (await later.resume(json.loads(json.dumps(waiting)), True)).success
-    assert str(got[1][0].id) == waiting["pending"]["arguments"]["value"][0]["id"]
-
-
-def test_a_guard_of_an_instance_changes_values_in_judged_terms() -> None:
-    class Pay(ToolHandler):
-        """Pay."""
-
-        cents: Cents
-        to: Lowered
-        note: str = ""
-        signed: Note
-
-        async def __call__(self) -> str:
-            return f"{self.cents} {self.to} {self.note}"
-
-    class Says:
-        def __init__(self, **changes: Any) -> None:
-            self.changes = changes
-
-        def check(self, handler: Pay) -> None:
-            seen.append((handler.cents, handler.to))
-            for name, value in self.changes.items():
-                setattr(handler, name, value)
-
-    def paid(**changes: Any) -> Any:
-        sent = {"cents": 5, "to": " Ada", "signed": {"path": "a"}}
-        return run(tool(Pay, name="pay"), "pay", sent, guards=[Says(**changes)])[0]
-
-    seen: list[Any] = []
-    assert paid().output == "500 ada " and seen == [(500, "ada")]
-    assert paid(note="x").output == "500 ada x"
-    assert paid(to="bob").output == "500 bob "
-    assert paid(to=" Bob").status == "denied"
-    assert paid(cents=700).output == "700 ada "
 
 
 # -- arguments that a guard or a person changes ------------------------------------------------------------------------
@@ -829,22 +597,17 @@ EDITS: list[tuple[Any, Any, Any, Any]] = [
     # what is left out is its default
     (Forced, {"name": "a", "force": False}, {"name": "a"}, None),
     (list[Sent], [{"to": "a", "copies": 3}], [{"to": "a", "sizes": [5]}], [Sent(Path("a"), sizes=(5,))]),
-    (list[Sent], [{"to": "a"}, {"to": "b"}], [{"to": "b"}], [Sent(Path("b"))]),
-    (Sent, {"to": "a", "copies": 3}, {"to": "a"}, Sent(Path("a"))),
     (Sent, {"to": "a"}, {"copies": 1}, None),
     (Item, {**ITEM, "to": " Ada"}, {"cents": 7, "id": str(UUID)}, Item(cents=7, id=UUID)),
     (Item, {"cents": 5}, {"cents": 5, "to": "eve"}, None),  # its id was made once
-    (Item, ITEM, {**ITEM, "to": None}, None),
     # what is edited is read as a model's arguments are, unless code would change it
     (Decimal, 5, 7.5, Decimal("7.5")),
     (Annotated[float, AfterValidator(abs)], 500, 100, 100.0),  # as a browser writes 100.0
     (dict[str, list[Decimal]], {"a": ["5"]}, {"a": [7, "8.0"]}, {"a": [Decimal(7), Decimal("8.0")]}),
-    (uuid.UUID, str(uuid.UUID(int=1)), str(UUID).upper(), UUID),
     (Path, "a", "b//c", Path("b/c")),
     (HttpUrl, "http://a.example", "http://B.example", HttpUrl("http://b.example/")),
     (Annotated[HttpUrl, AfterValidator(lambda one: one)], "http://a.example", "http://B.example", None),
     (Annotated[str, PlainSerializer(lambda one: one.lower())], "a", "B", None),
-    (Decimal, "5", "x", None),
     (set[LoweredByCode], ["B", "A"], ["b", "x"], {"b", "x"}),
     (set[LoweredByCode], ["B", "A"], ["x", "b"], None),
     (set[LoweredByCode], ["B", "A"], ["b", "b"], None),

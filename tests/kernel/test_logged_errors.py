@@ -131,13 +131,3 @@ async def test_any_other_exception_keeps_its_traceback(error: Exception, caplog:
     (record,) = await log_of(caplog, raising(error))
     assert record.levelname == "WARNING" and record.exc_info is not None and record.exc_info[1] is error
     assert "test_logged_errors.py" in logging.Formatter().format(record)
-
-
-async def test_an_inner_tools_exception_has_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    records = await log_of(caplog, calling(raising(OutOfStock("none left"))))
-    assert [(record.levelname, record.exc_info) for record in records] == [("INFO", None)] * 2
-    caplog.clear()
-    inner, outer = await log_of(caplog, calling(raising(ValueError("no"))))
-    assert inner.exc_info is not None and inner.exc_info[0] is ValueError
-    assert (outer.levelname, outer.exc_info) == ("WARNING", None)
-    assert outer.getMessage().startswith("tool 'outer' raised what a tool that it called had raised: ")

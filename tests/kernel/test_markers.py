@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from journals import WatchedJournal, forever
 
-from ferrule import Runner, ask, deny, tool
+from ferrule import Runner, tool
 from ferrule.errors import NotStartedError
 from ferrule.kernel.results import Rejected
 from ferrule.middleware import retry
@@ -44,15 +44,6 @@ def test_a_handler_that_raises_a_sign_of_the_kernel_has_run_and_failed(error: An
     result, watch = run(tool(made, name="give"), "give", inside=[retry(3)], timeout=timeout)
     assert (result.status, result.executed, len(runs)) == ("failed", True, 1)
     assert watch.ends() == ["tool:error"] and "Nothing was run" not in (result.error or "")
-
-
-@pytest.mark.parametrize("reason", [None, 42, object()])
-async def test_a_decision_with_a_reason_that_is_no_text_is_a_decision(reason: Any) -> None:
-    gate = Gate()
-    for decision in (deny(reason), ask(reason)):
-        result = await Runner([gate.tool], guards=[lambda *_, decision=decision: decision]).run("wait")
-        assert (result.status, result.executed, gate.runs) == ("denied", False, 0)
-        assert (result.error or "").startswith("Denied: ")
 
 
 async def test_nobody_waits_for_a_hanging_guard() -> None:

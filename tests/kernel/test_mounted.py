@@ -186,28 +186,9 @@ async def test_a_call_by_a_mounted_tool_is_resumed_as_no_other_tool(outer_has: s
     assert result.status in ("not_found", "invalid")
 
 
-def for_tenants(mounted: list[Runner], **changes: Any) -> Runner:
-    """What two runners have, as `a_` with `tenant="A"` and as `b_` with `tenant="B"`, in another one."""
-    first, second = (Toolset(one.as_tools()) for one in mounted)
-    changed = second.bind(tenant="B").map(lambda one: one.replace(**changes) if one.name == "pay" else one)
-    return Runner([*first.bind(tenant="A").prefixed("a_"), *changed.prefixed("b_")])
-
-
-def tenants(ran: list[str]) -> Runner:
-    @tool
-    async def pay(to: str, tenant: str) -> str:
-        ran.append(tenant)
-        return tenant
-
-    @tool
-    async def job(tenant: str, context: ToolContext) -> str:
-        return (await context.run("pay", {"to": "ada"})).status
-
-    return Runner([job, pay])
-
-
 @pytest.mark.parametrize("again", ["itself", "a replacement"])
 def test_a_runner_that_is_mounted_twice_is_refused(again: str) -> None:
-    runner = tenants([])
-    with pytest.raises(DefinitionError, match=r"'a_job' and 'b_job'.*two runners"):
-        for_tenants([runner, runner if again == "itself" else runner.replace(approve=put_off)])
+    runner = Runner([add])
+    second = runner if again == "itself" else runner.replace(approve=put_off)
+    with pytest.raises(DefinitionError, match=r"'a_add' and 'b_add'.*two runners"):
+        Runner([*Toolset(runner.as_tools()).prefixed("a_"), *Toolset(second.as_tools()).prefixed("b_")])

@@ -37,28 +37,6 @@ def test_a_name_that_can_mean_one_tool_only_is_resolved(there: str, called: str)
     assert {event.call.name for event in watch.events} == {there}
 
 
-@pytest.mark.parametrize(
-    ("there", "called"),
-    [
-        (["read-note", "read_note2"], "readnote"),
-        (["rd"], "evil:rd"),
-        (["rd"], "functions.evil.rd"),
-        (["get_weather"], "tools.functions.get_weather"),
-        (["a-b", "a_b"], "A-B"),
-        (["todo"], "TodoTool_tool"),
-        (["get_weather"], "commentary to=functions.get_weather"),
-        (["get_weather"], "get_weather."),
-        (["get_weather"], ""),
-        (["notes.read", "mail.read"], "read"),
-        (["notes.read", "read"], "mail.notes.read"),
-    ],
-)
-def test_an_ambiguous_or_longer_name_is_not_found(there: list[str], called: str) -> None:
-    result, watch = run(make_tools(*there), ToolCall("c1", called, "{}"))
-    assert (result.status, result.executed) == ("not_found", False)
-    assert watch.ends() == ["tool:error"]
-
-
 async def test_a_resolved_tool_keeps_its_place_in_a_batch_and_is_judged() -> None:
     watch, gate = Watch(), Gate()
     gate.open.set()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Runner, ToolCall, ToolContext, ToolError, ToolResult, Waits, deny, tool
+from ferrule import Runner, ToolCall, ToolContext, ToolError, ToolResult, Waits, tool
 from ferrule.testing import ManualClock
 from waits import BOUND, until
 from watched import Watch
@@ -122,23 +122,3 @@ async def test_a_task_that_outlives_its_call_calls_only_after_an_ordinary_end(en
     await tasks[0]
     found = [(one.status, one.executed) for one in outcomes]
     assert found == ([("ok", True)] * 2 if ends == "ok" else [("cancelled", False)] * 3) + [("cancelled", False)]
-
-
-async def test_an_error_of_a_nested_call_that_did_not_run_is_not_said_of_its_caller() -> None:
-    def deny_all(call: ToolCall, context: ToolContext) -> Any:
-        return deny("not today")
-
-    @tool(guards=[deny_all])
-    async def inner(number: int) -> str:
-        return "done"
-
-    @tool
-    async def outer(number: Any) -> Any:
-        return await inner(number=number)
-
-    runner = Runner([inner, outer])
-    for number in (1, "much"):
-        result = await runner.run("outer", {"number": number})
-        assert (result.status, result.executed) == ("failed", True)
-        assert "Nothing was run" not in result.text
-        assert "The tool that it called was not run" in result.text

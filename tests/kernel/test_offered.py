@@ -86,15 +86,6 @@ async def test_offered_must_be_a_toolset(wrong: Any) -> None:
     assert ran == []
 
 
-async def test_an_offered_search_tool_is_named_by_its_wire_name() -> None:
-    runner = Runner([make_search(), *make_runner("read", "readme")[0].tools])
-    offered = runner.tools.only("read", "find.tools")
-    error = refusal(await runner.run("readme", {}, offered=offered))
-    wire_name = runner.tools.get("find.tools").wire_name
-    assert error == f"'readme' was not offered. Find it with {wire_name!r} first. Nothing was run."
-    assert (await runner.run(wire_name, {"query": "x"}, offered=offered)).success
-
-
 @pytest.mark.parametrize("finds", [False, True])
 @pytest.mark.parametrize(("name", "problem"), [("drop_table", None), ("Drop-Table", "the arguments were cut")])
 async def test_a_tool_that_was_not_offered_looks_like_one_that_does_not_exist(

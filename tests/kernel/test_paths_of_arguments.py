@@ -1,6 +1,5 @@
 """`context.paths`: where the arguments of a call hold paths."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +16,6 @@ from pydantic import (
     PlainValidator,
     create_model,
 )
-from typing_extensions import TypedDict
 
 from ferrule import Runner, Tool, ToolCall, ToolContext, ToolHandler, allow, ask, tool
 from ferrule.values.arguments import FoundPath
@@ -31,15 +29,6 @@ class Copy(BaseModel):
     model_config = ConfigDict(frozen=True)
     origin: Path = Field(alias="from")
     note: str = ""
-
-
-@dataclass
-class Move:
-    origin: Path
-
-
-class Entry(TypedDict):
-    where: Named
 
 
 class Written(BaseModel):
@@ -72,9 +61,7 @@ class Held(BaseModel):
 
 
 FOUND: dict[str, tuple[Any, Any, list[tuple[Any, ...]]]] = {
-    "a dataclass": (Move, {"origin": "a"}, [("origin",)]),
     "an alias": (list[Copy], [{"from": "a", "note": "b"}], [(0, "from")]),
-    "a typed dict": (Entry, {"where": "a"}, [("where",)]),
     "a branch whose tag is written otherwise": (Written | Copy, {"kind": "written", "where": "a"}, [("where",)]),
     "in a model of somebody's own": (Held, {"own": ["a"]}, [("own", 0)]),
 }

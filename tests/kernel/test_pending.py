@@ -399,20 +399,6 @@ async def test_nothing_runs_if_the_journal_hangs(monkeypatch: pytest.MonkeyPatch
     assert ran == []
 
 
-@pytest.mark.parametrize("answer", [True, False, ask("not yet")])
-async def test_event_and_record_name_who_answered(answer: Any) -> None:
-    watch, write = Watch(), make_write()[0]
-    runner = make_runner([write], observers=[watch])
-    result = await runner.resume(await suspend(make_runner([write])), answer, by="ada")
-    [decided] = [event for event in watch.events if event.kind == "tool:decided"]
-    assert decided.data["by"] == "ada" and decided.data["decision"].kind in {"allow", "deny", "ask"}
-    assert result.answered_by == result.record()["answered_by"] == "ada"
-    watch.events.clear()
-    result = await runner.resume(await suspend(make_runner([write])), answer)
-    assert result.record()["answered_by"] is None
-    assert all("by" not in event.data for event in watch.events)
-
-
 @pytest.mark.parametrize("place", ["around", "inside"])
 async def test_middleware_cannot_return_the_suspended_result_of_another_call(place: str) -> None:
     write, ran = make_write()

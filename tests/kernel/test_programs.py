@@ -22,7 +22,7 @@ from ferrule import CONTEXT, Runner, ToolCall, ToolContext, ToolResult, Waits, t
 from ferrule.executors import background_loop
 from gates import Blocker, Gate
 from waits import BOUND
-from watched import Watch, go, run
+from watched import Watch, go
 
 SUM = {"a": 1, "b": 2}
 
@@ -50,7 +50,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
             found.set_exception(error)
 
     threading.Thread(target=report, daemon=True).start()
-    return found.result(BOUND / 2)
+    return found.result(BOUND)
 
 
 def test_run_sync_needs_no_loop() -> None:
@@ -241,25 +241,6 @@ async def test_progress_is_an_event_and_says_nothing_after_the_end(threaded: boo
     ToolContext().progress(1, 2)  # breaks nothing outside a call
 
 
-def test_events_are_data_about_the_call_with_the_whole_exception() -> None:
-    error = RuntimeError("password=1")
-
-    @tool
-    async def work(n: int) -> None:
-        raise error
-
-    result, watch = run(work, "work", '{"n": 1}')
-    for event in watch.events:
-        assert event.data["tool_name"] == "work" and event.data["input"] == {"n": 1} and event.at > 0
-        with pytest.raises(AttributeError):
-            event.kind = "tool:post"
-        with pytest.raises(TypeError):
-            event.data["tool_name"] = "other"
-    last = watch.events[-1].data
-    assert last["exception"] is error and last["error"] == result.error and last["result"] is result
-    assert "password" not in str(result.record()) + result.text
-
-
 async def test_helpers_read_the_context_that_the_tool_was_made_with() -> None:
     @tool(context={"db": "inner"})
     def inner() -> Any:
@@ -272,14 +253,6 @@ async def test_helpers_read_the_context_that_the_tool_was_made_with() -> None:
     result = await Runner([inner, outer]).run("outer")
     assert result.output == [{"db": "outer"}, {"db": "inner"}, {"db": "outer"}]
     assert dict(CONTEXT.get()) == {}
-
-
-def test_a_context_is_frozen_and_keeps_its_secrets() -> None:
-    context = ToolContext(session="s", secrets={"key": "hidden"}, deps=1)
-    with pytest.raises(AttributeError):
-        context.session = "other"
-    assert "hidden" not in repr(context)
-    assert context.replace(session="t").session == "t" and context.session == "s"
 
 
 def forks(test: Any) -> Any:
@@ -297,13 +270,13 @@ def in_child(work: Callable[[], Any]) -> Any:
             found: list[Any] = []
             thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
             thread.start()
-            thread.join(BOUND / 2)
+            thread.join(BOUND)
             os.write(writing, json.dumps(found).encode())
         finally:
             os._exit(0)
     os.close(writing)
     try:
-        assert select.select([reading], [], [], BOUND)[0], "the child hangs"
+        assert select.select([reading], [], [], 2 * BOUND)[0], "the child hangs"
         found = json.loads(os.read(reading, 10_000) or "[]")
         assert found, "the child's work hangs or fails"
         return found[0]

@@ -53,10 +53,14 @@ async def goes_round(call: ToolCall, context: ToolContext, next: Any) -> ToolRes
     return await next(call, context)
 
 
-WAYS: dict[str, dict[str, Any]] = {"plain": {}, "observed": {"observers": [print]}, "with a deadline": {"timeout": 5.0}}
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "observed": {"observers": [print]},
+    "with a deadline": {"timeout": BOUND},
+}
 if RELIABLE_CANCELLING:  # before, a group of a middleware's own is a documented limit
     WAYS["with a middleware inside that has one too"] = {"inside": [goes_round]}
-    WAYS["both"] = {"inside": [goes_round], "timeout": 5.0}
+    WAYS["both"] = {"inside": [goes_round], "timeout": BOUND}
 
 
 @pytest.mark.parametrize("handler", [outlives, within_a_group, plain])
@@ -65,19 +69,6 @@ async def test_a_handler_outlives_its_failing_groups(handler: Any, way: str) -> 
     runner = Runner([tool(handler)], **WAYS[way])
     await runner.run(handler.__name__, "{")  # the first call on a loop may go another way
     result = await runner.run(ToolCall("c1", handler.__name__, '{"times": 3}'))
-    assert (result.status, result.output) == ("ok", "done")
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_failing_group_in_a_nested_call_cancels_no_call_above(way: str) -> None:
-    @tool
-    async def outer(context: ToolContext) -> str:
-        inner = await context.run("outlives", {"times": 2})
-        await outlives(1)
-        return str(inner.output)
-
-    runner = Runner([outer, tool(outlives)], **WAYS[way])
-    result = await runner.run(ToolCall("c1", "outer", "{}"))
     assert (result.status, result.output) == ("ok", "done")
 
 
@@ -151,7 +142,7 @@ PLACES: dict[str, dict[str, Any]] = {
 }
 CASES = [(place, timeout) for place in PLACES for timeout in (None, BOUND)]
 if not RELIABLE_CANCELLING:  # a documented limit, except where nothing runs after it
-    CASES = [("after", None), ("after", 5.0), ("after, inside", None), ("after, inside", 5.0)]
+    CASES = [(place, timeout) for place, timeout in CASES if place.startswith("after")]
 
 
 @pytest.mark.parametrize(("place", "timeout"), CASES)

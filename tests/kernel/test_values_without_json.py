@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import json
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -27,10 +26,6 @@ from watched import plain, run
 class Level(enum.IntEnum):
     LOW = 1
     HIGH = 2
-
-
-class Share(enum.Enum):
-    HALF = 0.5
 
 
 @dataclass
@@ -84,15 +79,12 @@ KINDS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "decimal": (Decimal, decimals),
     "from below": (Annotated[float, Field(ge=0)], st.floats(0, allow_infinity=True) | st.just(math.nan)),
     "optional": (float | None, st.none() | floats),
-    "sequence": (Sequence[Decimal], st.lists(decimals, max_size=3)),
     "named tuple": (Pair, st.builds(Pair, floats, st.integers(-9, 9))),
     "set": (frozenset[date], st.frozensets(st.dates(), max_size=3)),
     "by text": (dict[str, float], st.dictionaries(st.text(max_size=3), floats, max_size=3)),
     "by date": (dict[date, timedelta], st.dictionaries(st.dates(), st.timedeltas(), max_size=3)),
     "by number": (dict[float, float], st.dictionaries(st.floats(), floats, max_size=3)),
     "by integer enum": (dict[Level, int], st.dictionaries(st.sampled_from(Level), st.integers(-9, 9))),
-    "by float enum": (dict[Share, Share], st.dictionaries(st.sampled_from(Share), st.sampled_from(Share))),
-    "mapping": (Mapping[str, Any], st.dictionaries(st.text(max_size=3), scalars, max_size=3)),
     "dataclasses": (list[Reading], st.lists(readings, max_size=2)),
     "model": (Stats, st.builds(stats, floats, scalars, st.dictionaries(st.sampled_from(Level), floats))),
     "model with serializers": (Marked, st.builds(Marked, number=st.integers(-9, 9), text=st.text(max_size=3))),

@@ -191,19 +191,6 @@ def make_claim(executed: bool | None = None, *, fails_first: bool = False) -> To
     return claim
 
 
-@pytest.mark.parametrize(
-    ("said", "fails_first", "executed"), [(None, False, None), (False, False, False), (False, True, None)]
-)
-async def test_a_handler_that_did_nothing_says_it_of_its_question_and_of_its_end(
-    said: bool | None, fails_first: bool, executed: bool | None
-) -> None:
-    made = make_claim(said, fails_first=fails_first)
-    around = [run_twice] if fails_first else []
-    result = await Runner([made], approve=lambda *_: allow({"day": 1}), around=around).run("claim", {})
-    assert (result.status, result.executed) == ("failed", executed)
-    assert ("may have happened" in str(result.error)) is (executed is None)
-
-
 @pytest.mark.parametrize("is_resumed", [False, True])
 async def test_a_call_that_did_something_before_it_asked_runs_once(is_resumed: bool) -> None:
     effects = []
@@ -241,16 +228,6 @@ async def test_a_no_says_that_nothing_was_done_only_if_the_question_says_it(
     suspended = await Runner([made], approve=put_off, resume_key=KEY, around=around).run("claim", {})
     resumed = await Runner([made], resume_key=KEY).resume(json.loads(json.dumps(suspended.record())), False)
     assert (resumed.status, suspended.executed, resumed.executed) == ("denied", executed, executed)
-
-
-async def test_a_handler_gets_fresh_objects_after_the_answer() -> None:
-    @tool
-    async def book(cities: list[str], context: ToolContext) -> object:
-        cities.append("changed")
-        return InputRequired("sure?") if context.answer is None else cities
-
-    result = await Runner([book], approve=lambda *_: True).run("book", {"cities": ["Rome"]})
-    assert result.output == ["Rome", "changed"]
 
 
 @pytest.mark.parametrize("running", [5, 40])
@@ -352,11 +329,3 @@ async def test_a_replacement_shares_the_keys_that_calls_hold() -> None:
     await until(lambda: second.waiting)
     gate.open.set()
     assert (await running).success and (await waits).output is True
-
-
-@pytest.mark.parametrize("levels", [16, 40])
-def test_an_output_schema_that_doubles_at_each_level_is_refused(levels: int) -> None:
-    twice = {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(levels)}
-    schema = {"$ref": "#/$defs/a0", "$defs": {**twice, f"a{levels}": {"type": "integer"}}}
-    with pytest.raises(DefinitionError, match="the schema is too large"):
-        tool(lambda: 1, name="one", output_schema=schema)
