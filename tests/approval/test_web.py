@@ -7,12 +7,14 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ferrule import (
+    Diff,
     InputRequired,
     Journal,
     Runner,
@@ -75,6 +77,14 @@ async def waiting_call(store: Store | None = None, **options: Any) -> tuple[Desk
     return desk, queue, await desk.waits(queue)
 
 
+async def test_a_yes_runs_the_call_and_is_recorded_with_its_author() -> None:
+    desk, queue, shown = await waiting_call()
+    assert "euros = 5" in shown.text and "by rule: ask_before_changes" in shown.text
+    result = await desk.resume(await queue.answer(shown.id, shown.digest, True, by="bob"))
+    assert result.output == "paid ada 5" and result.record()["answered_by"] == "bob"
+    assert desk.paid == [("ada", 5)] and await queue.waiting() == []
+
+
 @pytest.mark.parametrize("kept_in", ["memory", "file", "journal"])
 async def test_only_one_of_fifty_concurrent_answers_counts(kept_in: str, tmp_path: Path) -> None:
     def store() -> Store:
@@ -93,6 +103,19 @@ async def test_only_one_of_fifty_concurrent_answers_counts(kept_in: str, tmp_pat
     is_allowed = taken.decision.kind == "allow"
     assert (result.status == "ok") is is_allowed and result.answered_by == taken.by and len(desk.paid) == is_allowed
     assert (await desk.resume(taken)).status == "invalid" and len(desk.paid) == is_allowed
+
+
+async def test_an_answer_overtaken_by_another_names_its_author() -> None:
+    class Overtaken(Memory):
+        def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+            if isinstance(new, dict) and new.get("answered") == "bob":
+                super().compare_and_set(key, old, {**new, "answered": "eve"})
+            return super().compare_and_set(key, old, new)
+
+    desk, queue = Desk(), approval.web(Overtaken())
+    shown = await desk.waits(queue)
+    with pytest.raises(AlreadyAnswered, match="eve has answered before"):
+        await queue.answer(shown.id, shown.digest, True, by="bob")
 
 
 async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
@@ -118,6 +141,28 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
                 await queue.answer(shown.id, shown.digest, misfit, by="bob")
         result = await desk.resume(await queue.answer(shown.id, shown.digest, fit, by="bob"))
         assert result.output in ("row 7", "paid ada 4")
+
+
+async def test_fields_keep_their_order_in_the_queue_and_after_the_answer(tmp_path: Path) -> None:
+    fields = {name: {"type": "string"} for name in ("street", "city", "cause")}
+
+    @tool
+    async def claim(policy: str, amount: int, context: ToolContext) -> str | InputRequired:
+        """Ask for three fields, then return the names as they come back."""
+        if context.answer is None:
+            return InputRequired("Where?", {"type": "object", "properties": fields}, state=fields)
+        return ",".join(context.answer.state)
+
+    runner = Runner([claim], approve=approval.later)
+    queue = approval.web(SealedFile(tmp_path / "kept" / "queue", b"k" * 32))
+    await queue.put(await runner.run("claim", {"policy": "p1", "amount": 5}))
+    [shown] = await queue.waiting()
+    assert shown.request.decision.schema is not None
+    assert list(shown.request.decision.schema["properties"]) == list(fields)
+    assert list(shown.request.arguments) == ["policy", "amount"]
+    taken = await queue.answer(shown.id, shown.digest, allow({}), by="ann")
+    result = await runner.resume(taken.record, taken.decision, by=taken.by)
+    assert result.output == "street,city,cause"
 
 
 async def test_an_answer_with_another_digest_is_refused() -> None:
@@ -180,6 +225,17 @@ async def test_an_expired_call_is_not_put_and_ends_with_any_answer() -> None:
     assert ended.status == "invalid" and "came too late" in ended.text
 
 
+async def test_two_people_agree_to_one_call() -> None:
+    desk, queue = Desk(), approval.web()
+    shown = await desk.waits(queue)
+    first = await queue.answer(shown.id, shown.digest, True, by="bob")
+    await queue.put(await desk.runner.resume(first.record, ask(f"{first.by} has agreed"), by=first.by))
+    [shown] = await queue.waiting()
+    assert "because: bob has agreed" in shown.text and desk.paid == []
+    result = await desk.resume(await queue.answer(shown.id, shown.digest, True, by="eve"))
+    assert result.output == "paid ada 5" and result.answered_by == "eve"
+
+
 @pytest.mark.parametrize("given", [None, "yes", 1, {"approved": True}, ask("later")])
 async def test_an_answer_of_the_wrong_kind_is_refused(given: Any) -> None:
     queue = approval.web()
@@ -209,6 +265,30 @@ async def test_the_application_says_who_answers() -> None:
     assert (await desk.resume(taken)).answered_by == "bob" and desk.paid == [("ada", 3)]
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_file_that_changed_around_the_answer_is_not_overwritten(when: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\n", encoding="utf-8")
+
+    desk = Desk()
+    queue = approval.web(tools=desk.runner.tools)
+    call = ToolCall("1", "write_file", {"path": str(path), "content": "new\n"})
+    shown = await desk.waits(queue, call)
+    assert "-one" in shown.text and "+new" in shown.text
+    if when == "before":
+        path.write_text("two\n", encoding="utf-8")
+        with pytest.raises(QuestionChanged):
+            await queue.answer(shown.id, shown.digest, True, by="bob")
+        [shown] = await queue.waiting()
+        assert "-two" in shown.text
+    taken = await queue.answer(shown.id, shown.digest, True, by="bob")
+    if when == "after":
+        path.write_text("two\n", encoding="utf-8")
+    result = await desk.resume(taken)
+    assert result.success is (when == "before")
+    assert path.read_text(encoding="utf-8") == ("new\n" if when == "before" else "two\n")
+
+
 async def test_a_call_that_cannot_work_any_more_can_only_be_denied(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one\n", encoding="utf-8")
@@ -220,6 +300,14 @@ async def test_a_call_that_cannot_work_any_more_can_only_be_denied(tmp_path: Pat
     with pytest.raises(AnswerRefused, match=r"can only be denied: .* does not occur"):
         await queue.answer(shown.id, shown.digest, True, by="bob")
     assert (await queue.answer(shown.id, shown.digest, False, by="bob")).decision.kind == "deny"
+
+
+async def test_only_a_suspended_call_can_be_put() -> None:
+    queue = approval.web()
+    done = await Runner([tool(lambda: 1, name="one")]).run("one")
+    for wrong in (done, {}, {"pending": None}, {"pending": {}}, "x"):
+        with pytest.raises(DefinitionError):
+            await queue.put(wrong)
 
 
 @pytest.mark.parametrize("field", ["key", "call", "arguments", "context", "expires_at", "asked_at"])
@@ -250,6 +338,10 @@ def preview_of(make: Callable[[str], Any]) -> tuple[Runner, Any]:
     return runner, approval.web(tools=[set_price.replace(preview=lambda arguments: make(arguments["row"]))])
 
 
+class Nameless:
+    name = property(lambda self: 1 / 0)
+
+
 class Unsaid(ToolError):
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -259,7 +351,10 @@ def unsaid() -> None:
     raise Unsaid("x")
 
 
-@pytest.mark.parametrize("make", [object, unsaid, "\ud83d".lower])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Diff("4", "5", "tea", {"seen": datetime(2026, 1, 1, tzinfo=UTC)}), Nameless, unsaid, "\ud83d".lower],
+)
 async def test_a_broken_preview_leaves_the_other_calls_waiting(make: Callable[[], Any]) -> None:
     runner, queue = preview_of(lambda row: make() if row == "bad" else "fine")
     ids = [await queue.put(await runner.run("set_price", {"row": row})) for row in ("good", "bad")]

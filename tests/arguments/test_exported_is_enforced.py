@@ -50,7 +50,19 @@ class Pack(BaseModel):
     of: list[Annotated[Dog | Pack, Field(discriminator="kind")]] = []
 
 
+class Black(BaseModel):
+    kind: Literal["cat"] = "cat"
+    colour: Literal["black"] = "black"
+
+
+class White(BaseModel):
+    kind: Literal["cat"] = "cat"
+    colour: Literal["white"] = "white"
+    from_: int = Field(0, alias="from")
+
+
 Pet = Annotated[Cat | Dog, Field(discriminator="kind")]
+Coloured = Annotated[Black | White, Field(discriminator="colour")]
 
 STAMPS = ["1700000000", "0", "-1", "1700000000.5", "0000001700000000", "1e9", 1700000000, 1.5]
 
@@ -101,6 +113,11 @@ SAID: dict[str, tuple[Any, list[Any], list[Any]]] = {
         Pack,
         [{"kind": "pack", "of": [{"kind": "dog"}, {"kind": "pack", "of": [{"kind": "pack"}]}]}],
         [{"kind": "pack", "of": [wrong]} for wrong in ({}, {"name": "x"}, {"kind": "pack", "of": [{}]})],
+    ),
+    "tagged union in a tagged union and alone": (
+        tuple[Annotated[Coloured | Dog, Field(discriminator="kind")], Coloured],
+        [[{"kind": "cat", "colour": "black"}, {"kind": "cat", "colour": "black"}]],
+        [[{"kind": "cat", "colour": "black"}, {"kind": "cat"}], [{"colour": "black"}, {"colour": "black"}]],
     ),
 }
 PLACES: dict[str, tuple[Any, Any]] = {
@@ -181,6 +198,11 @@ def test_a_number_that_fits_a_double_keeps_its_digits(number: float, whole: int)
         assert Decimal(run(price, f'{{"value": {text}}}').output) == Decimal(text)
 
 
+TEXTS = st.sampled_from(
+    ["x", "a,b", '"id": 1', "a: b", "\\", ",", '","id":"', "\u00e4", "\n", "id", "note", "y" * 1200]
+)
+
+
 def raw(schema: dict[str, Any], **more: Any) -> Tool:
     async def execute(payload: dict[str, Any]) -> Any:
         return payload
@@ -248,21 +270,46 @@ def test_a_made_default_survives_a_guards_change() -> None:
     assert ran == [0, 50, 60]
 
 
+# Keys that came twice beside what may be null
+
 Nested = TypeAliasType("Nested", "dict[str, Nested] | None")
 
 
+class Tree(BaseModel):
+    name: str = ""
+    below: list[Tree] = []
+
+
 @tool
-async def many(s: str, a: Nested, b: Cat | None, d: list[int]) -> dict[str, Any]:
+async def many(s: str, a: Nested, b: Tree | None, d: list[int]) -> dict[str, Any]:
     """Take."""
     return {"a": a, "d": d, "s": s}
 
 
-@pytest.mark.parametrize("space", ["", " ", "\r\n\t"])
-def test_the_last_of_two_keys_counts_for_guards_and_handler(space: str) -> None:
-    first = ['"s": ",\\"d\\":[1]"', '"a": {"k": {}}', '"d": [1]', '"b": null', '"s": "x"']
-    last = {"a": {"k": None, "\u00e4": {"s": None}}, "d": [2], "s": '"id": 1\n,'}
-    pairs = [*first, *(f'"{name}": {json.dumps(value)}' for name, value in last.items())]
-    text = space + "{" + f"{space},{space}".join(pairs) + "}"
+NESTED = st.recursive(st.none(), lambda inner: st.dictionaries(TEXTS, inner, max_size=2), max_leaves=4)
+TREE = st.recursive(
+    st.fixed_dictionaries({}, optional={"name": TEXTS}),
+    lambda inner: st.fixed_dictionaries({"below": st.lists(inner, max_size=2)}, optional={"name": TEXTS}),
+    max_leaves=3,
+)
+MANY: dict[str, st.SearchStrategy[Any]] = {
+    "a": NESTED,
+    "b": st.none() | TREE,
+    "d": st.lists(st.integers(0, 9), max_size=2),
+    "s": TEXTS,
+}
+
+
+@given(st.data())
+def test_the_last_of_two_keys_counts_for_guards_and_handler(data: st.DataObject) -> None:
+    again = data.draw(st.lists(st.sampled_from(list(MANY)), max_size=3))
+    pairs = [(name, data.draw(MANY[name])) for name in data.draw(st.permutations([*MANY, *again]))]
+    keys = [json.dumps(name) for name, _ in pairs]
+    space, ascii_only = data.draw(st.sampled_from(["", " ", "\r\n\t"])), data.draw(st.booleans())
+    values = [json.dumps(value, ensure_ascii=ascii_only) for _, value in pairs]
+    text = space + "{" + ",".join(f"{k}{space}:{space}{v}" for k, v in zip(keys, values, strict=True)) + "}"
     seen: list[Any] = []
     result = run(many, text, guards=[lambda call, context: seen.append(call.arguments.to_dict())])
-    assert result.output == last and {name: seen[0][name] for name in last} == last, text
+    assert result.success, text
+    expected = {name: dict(pairs)[name] for name in result.output}
+    assert result.output == expected and {name: seen[0][name] for name in expected} == expected

@@ -85,6 +85,31 @@ async def test_an_approver_gets_the_judged_call_all_questions_and_the_context() 
     assert ran == [(2, "t")]
 
 
+async def test_a_blocking_approver_does_not_block_the_loop() -> None:
+    write, ran = make_write()
+    answered = threading.Event()
+    runner = Runner([write], guards=[ask_always], approve=lambda *rest: answered.wait(BOUND))
+    waiting = asyncio.create_task(runner.run("write", {"n": 1}))
+    await asyncio.sleep(0)
+    answered.set()  # which a blocked loop would never reach
+    assert (await waiting).success and ran
+
+
+@pytest.mark.parametrize(("edit", "status"), [(5, "ok"), (11, "denied"), ("x", "denied")])
+def test_guards_judge_an_edit_that_fits(edit: Any, status: str) -> None:
+    judged: list[int] = []
+
+    def guard(call: ToolCall, context: ToolContext) -> Decision | None:
+        judged.append(call.arguments["n"])
+        return deny("too large") if call.arguments["n"] > 10 else None
+
+    write, ran = make_write()
+    approve = lambda *rest: allow({"n": edit, "text": "e"})  # noqa: E731
+    result, _ = run(write, "write", {"n": 1}, guards=[guard, ask_always], approve=approve)
+    assert (result.status, ran) == (status, [(5, "e")] if status == "ok" else [])
+    assert judged == ([1] if edit == "x" else [1, edit])
+
+
 @pytest.mark.parametrize(
     ("after", "reason"),
     [(deny("meanwhile forbidden"), "meanwhile forbidden"), (allow({"n": 2}), "after they were approved")],

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from journals import WatchedJournal, forever
 
+import probe
 from cast import ask_always
-from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
-from watched import Watch
+from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, deny, tool
+from watched import Watch, go
 
 
 class Order:
@@ -68,6 +72,14 @@ async def test_a_call_that_is_not_parallel_runs_alone_and_in_its_place() -> None
     assert (at("-W"), at("-X")) == (at("+W") + 1, at("+X") + 1)
     assert max(at("-a"), at("-b")) < at("+W") < min(at("+c"), at("+d"))
     assert max(at("-c"), at("-d")) < at("+X") < at("+e")
+
+
+async def test_resources_narrow_a_barrier_to_the_calls_that_share_a_key() -> None:
+    order = Order(resources=by_key)
+    await order.run("a:x", "b:y", "c:x", "d:y")
+    assert order.overlap("a", "b") and order.overlap("c", "d")
+    assert not order.overlap("a", "c") and not order.overlap("b", "d")
+    assert order.log.index("-a") < order.log.index("+c")
 
 
 @pytest.mark.parametrize("marks", [{}, {"parallel": True}, {"read_only": True, "parallel": False}])
@@ -170,6 +182,30 @@ async def test_cancelling_an_iteration_cancels_the_calls_and_waits_for_them() ->
     assert [result.status for result in batch.results] == ["ok", "cancelled"]
 
 
+@pytest.mark.parametrize("by", ["handler", "resources", "parallel"])
+async def test_a_call_that_cancels_its_own_batch_as_it_begins_is_cancelled(by: str) -> None:
+    batches: list[Any] = []
+
+    def cancel(where: str, value: Any) -> Any:
+        if where == by:
+            batches[0].cancel(now=True)
+        return value
+
+    async def stop() -> None:
+        cancel("handler", None)
+        await asyncio.Event().wait()
+
+    watch = Watch()
+    options: dict[str, Any] = {"parallel": lambda arguments: cancel("parallel", True)}
+    if by == "resources":
+        options["resources"] = lambda arguments: cancel("resources", ["k"])
+    batches.append(Runner([tool(stop, **options)], observers=[watch]).batch(calls("stop", "stop", "stop")))
+    results = await batches[0]
+    assert [result.status for result in results] == ["cancelled"] * 3
+    assert [result.executed for result in results[1:]] == [False, False] or by == "handler"
+    assert [len(watch.ends(f"c{n}")) for n in range(3)] == [1, 1, 1]
+
+
 async def test_a_cancellation_while_the_journal_writes_makes_no_second_end() -> None:
     reached, watch = asyncio.Event(), Watch()
 
@@ -183,6 +219,25 @@ async def test_a_cancellation_while_the_journal_writes_makes_no_second_end() -> 
     batch.cancel(now=True)
     assert [result.status for result in await batch] == ["ok"]
     assert watch.kinds() == ["tool:pre", "tool:post"]
+
+
+async def test_an_unwritten_outcome_of_a_cancelled_call_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reached, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def breaks_late() -> None:
+        reached.set()
+        await goes_on.wait()
+        raise OSError("disk full")
+
+    async with Runner([Order().tool], journal=WatchedJournal(ends=breaks_late)) as runner:
+        going = asyncio.ensure_future(runner.run("work", {"name": "a"}))
+        await reached.wait()
+        going.cancel()
+        await asyncio.wait({going})
+        goes_on.set()
+    assert "outcome of a cancelled call could not be written" in caplog.text and "disk full" in caplog.text
 
 
 @pytest.mark.parametrize("timeout", [None, 30.0])
@@ -213,3 +268,67 @@ async def test_swallowing_a_cancellation_before_the_handler_does_not_let_it_run(
     batch.cancel()
     (result,) = await batch
     assert (result.status, result.executed, order.log) == ("cancelled", False, [])
+
+
+KINDS = ["read", "write", "keyed", "fails", "exits", "denied", "asked", "missing", "malformed", "slow", "blocks"]
+
+
+def zoo() -> list[Tool]:
+    async def read() -> str:
+        await asyncio.sleep(0)
+        return "read"
+
+    async def fails() -> None:
+        raise ValueError
+
+    async def exits() -> None:
+        raise SystemExit
+
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    def blocks() -> str:
+        return "blocks"
+
+    return [
+        tool(read, read_only=True),
+        tool(read, name="write"),
+        tool(read, name="keyed", resources=lambda arguments: ["k"], concurrency=1),
+        tool(fails, parallel=True),
+        tool(exits),
+        tool(read, name="denied", guards=[lambda call, context: deny("no")]),
+        tool(read, name="asked", guards=[lambda call, context: ask("?")], read_only=True),
+        tool(slow, timeout=0.005, parallel=True),
+        tool(blocks),
+    ]
+
+
+@given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=10), st.integers(0, 8), st.booleans())
+def test_a_batch_cancelled_at_any_moment_is_complete_and_leaves_nothing(
+    names: list[str], turns: int, from_outside: bool
+) -> None:
+    watch = Watch()
+    runner = Runner(zoo(), observers=[watch], concurrency=2)
+    sent = [ToolCall(f"c{n}", "read" if name == "malformed" else name, None) for n, name in enumerate(names)]
+
+    async def main() -> None:
+        batch = runner.batch(sent)
+        going = asyncio.ensure_future(batch)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        going.cancel() if from_outside else batch.cancel(now=True)
+        try:
+            await going
+        except asyncio.CancelledError:
+            assert from_outside
+        if turns or not from_outside:
+            assert "unknown" not in [result.status for result in batch.results]
+            assert [len(watch.ends(call.id)) for call in sent] == [1] * len(sent)
+        while runner.left_running:  # a thread that was under way ends by itself
+            await asyncio.sleep(0)
+
+    go(main())
+    while runner.left_running:  # one that was cancelled with the loop, before its batch was waited for
+        time.sleep(0)
+    assert probe.slots_taken(runner) == 0
+    assert not probe.keys_held(runner)

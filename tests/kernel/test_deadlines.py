@@ -26,6 +26,7 @@ from waits import BOUND, until
 from watched import Watch, go, plain
 
 T = TypeVar("T")
+SOON = 0.02
 LIMIT = 10.0
 
 
@@ -122,6 +123,30 @@ async def test_an_error_after_the_grace_withdraws_nothing_from_the_journal() -> 
     assert starts == [1] and [result.executed for result in results] == [None, None]
 
 
+async def test_an_error_of_a_nested_call_says_nothing_about_the_call_that_made_it() -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def inner() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ToolError("stopped at block 3 of 7", executed=False) from None
+
+    @tool
+    async def outer() -> None:
+        await runner.run("inner")
+        await asyncio.Event().wait()  # both deadlines end now, in either order
+
+    runner = Runner([inner, outer], timeout=LIMIT, clock=(clock := ManualClock()))
+    call = asyncio.ensure_future(runner.run("outer"))
+    await begun.wait()
+    await clock.advance(LIMIT)
+    result = await call
+    assert (result.status, result.executed) == ("timeout", None) and "block" not in result.text
+
+
 @pytest.mark.parametrize("error", [None, asyncio.CancelledError, SystemExit])
 async def test_a_late_call_timed_out_whatever_its_handler_does_then(error: Any) -> None:
     @tool
@@ -160,6 +185,37 @@ async def test_an_abandoned_handler_keeps_its_slot(kind: Any) -> None:
     await until(lambda: runner.left_running == 0)
     assert (await runner.run("late")).success
     assert len(watch.ends()) == 4
+
+
+@pytest.mark.parametrize("timeout", [None, BOUND])
+async def test_a_cancellation_from_outside_still_cancels(timeout: float | None) -> None:
+    watch = Watch()
+    runner = Runner([forever], observers=[watch], timeout=timeout)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(SOON):
+            await runner.run("forever")
+    with pytest.raises(ExceptionGroup):
+        await _beside_one_that_fails(runner)
+    task = asyncio.create_task(runner.run("forever"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert watch.ends() == ["tool:error"] * 3
+    assert {event.data["result"].status for event in watch.events if event.kind == "tool:error"} == {"cancelled"}
+    assert probe.slots_taken(runner) == 0
+
+
+async def _beside_one_that_fails(runner: Runner) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(runner.run("forever"))
+        group.create_task(_soon_raises())
+
+
+async def _soon_raises() -> None:
+    await asyncio.sleep(SOON)
+    raise ValueError
 
 
 @pytest.mark.parametrize("read_only", [True, False])
@@ -240,6 +296,32 @@ async def test_nothing_runs_when_no_thread_can_be_started(no_more_threads: None)
     assert ran == [1] and probe.is_at_rest(runner)
 
 
+@pytest.mark.parametrize("cancelled_by", ["its caller", "its runner"])
+async def test_a_late_call_hides_no_cancellation_from_the_call_above_it(cancelled_by: str) -> None:
+    clock, ended, went_on = ManualClock(), asyncio.Event(), []
+
+    @tool(timeout=LIMIT, parallel=True)
+    async def inner() -> None:
+        with suppress(asyncio.CancelledError):
+            await ended.wait()
+        await ended.wait()
+
+    @tool(parallel=True)
+    async def outer(context: ToolContext) -> None:
+        went_on.append(await context.run("inner"))
+
+    async with Runner([outer, inner], clock=clock, waits=Waits(drain=0)) as runner:
+        calls = [asyncio.create_task(runner.run(name)) for name in ("outer", "inner")]
+        await clock.advance(LIMIT)  # both inner calls have their grace
+        if cancelled_by == "its caller":
+            calls[0].cancel()
+    above, late = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(above, asyncio.CancelledError) or above.status == "cancelled"
+    assert not isinstance(late, BaseException) and late.status == "timeout"
+    assert not went_on
+    ended.set()
+
+
 IDLE, CEILING = 9.5, 39.5  # no sum of whole seconds is either of them
 
 
@@ -297,7 +379,7 @@ def test_silence_ends_a_call_and_progress_extends_it(steps: list[tuple[str, int]
     go(main())
 
 
-async def test_progress_of_a_nested_call_is_progress_of_its_caller() -> None:
+async def test_every_kind_of_report_is_progress() -> None:
     clock = ManualClock()
 
     @tool
@@ -307,20 +389,35 @@ async def test_progress_of_a_nested_call_is_progress_of_its_caller() -> None:
             yield "."
 
     @tool
+    async def from_a_thread(context: ToolContext) -> None:
+        for number in range(3):
+            await clock.sleep(8)
+            thread = threading.Thread(target=context.progress, args=(number,))
+            thread.start()
+            thread.join()
+
+    @tool
     async def child(context: ToolContext) -> None:
         await context.run("in_chunks")
 
-    @tool(idle_timeout=IDLE)
-    async def grandparent(context: ToolContext) -> None:
+    @tool
+    async def by_a_grandchild(context: ToolContext) -> None:
         await context.run("child")
 
-    @tool(idle_timeout=IDLE)
-    async def parent_of_a_silent_one(context: ToolContext) -> None:
+    @tool
+    async def by_a_silent_child(context: ToolContext) -> None:
         await context.run("in_chunks", {"seconds": 12})
 
-    runner = Runner([in_chunks, child, grandparent, parent_of_a_silent_one], clock=clock)
-    assert (await run_for(24, clock, runner.run("grandparent"))).success
-    assert (await run_for(12, clock, runner.run("parent_of_a_silent_one"))).status == "timeout"
+    reporting = [in_chunks, from_a_thread, by_a_grandchild]
+    limited = [one.replace(name=f"{one.name}_", idle_timeout=IDLE) for one in (*reporting, by_a_silent_child)]
+    runner = Runner([*limited, in_chunks, child], clock=clock)
+    for one in limited[:-1]:
+        call = asyncio.ensure_future(runner.run(one.name))
+        await clock.advance(23)
+        assert not call.done(), one.name
+        await clock.advance(1)
+        assert (await asyncio.wait_for(call, BOUND)).success, one.name
+    assert (await run_for(12, clock, runner.run("by_a_silent_child_"))).status == "timeout"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names, and processes")

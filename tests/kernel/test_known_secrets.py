@@ -299,3 +299,21 @@ async def test_decide_and_explain_show_nothing_bound_or_private() -> None:
     assert [one.arguments["api"] for one in allowed] == [STARS, STARS]
     assert [one.kind for one in denied] == ["deny", "deny"] and STARS in denied[0].reason
     assert TOKEN not in str((allowed, denied))
+
+
+async def test_the_log_shows_no_bound_value_of_a_called_tool(caplog: Any) -> None:
+    @tool
+    async def inner(q: str, key: str) -> str:
+        raise RuntimeError(f"no answer for {key}")
+
+    bound = inner.bind(key=TOKEN)
+
+    @tool
+    async def outer(q: str) -> str:
+        try:
+            return str(await bound(q=q))
+        except ToolError as error:
+            raise LookupError("outer") from error
+
+    assert (await Runner([outer]).run("outer", {"q": "a"})).status == "failed"
+    assert "LookupError: outer" in caplog.text and STARS in caplog.text and TOKEN not in caplog.text

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import ferrule
 import probe
+from cast import call_twice
 from ferrule import Tool, ToolCall, ToolContext, ToolResult, Waits, tool
 from ferrule.executors.threads import MAX_THREADS, THREAD_SLOTS
 from ferrule.scheduling.limiter import Limiter
@@ -198,6 +199,35 @@ async def test_a_tool_that_calls_itself_does_not_wait_for_itself() -> None:
             runner = Runner([one], **options)
             assert (await runner.run(one.name, {"n": 3})).output == 3
             assert probe.is_at_rest(runner)
+
+
+async def test_children_together_stay_within_their_parents_limit() -> None:
+    counted = Counted(parallel=True)
+
+    @tool(parallel=True)
+    async def fan(context: ToolContext) -> int:
+        results = await asyncio.gather(*(context.run("work", {"n": n}) for n in range(50)))
+        return sum(result.success for result in results)
+
+    runner = Runner([counted.tool, fan], concurrency=4, waits=Waits(slot=BOUND))
+    assert (await runner.run("fan")).output == 50
+    assert counted.most == 4  # three slots of their own, and the one that the parent lends
+    assert probe.slots_taken(runner) == 0 and runner.waiting == 0
+
+
+async def test_each_abandoned_attempt_keeps_its_slot_until_it_ends() -> None:
+    clock, blocker = ManualClock(), Blocker(parallel=True, timeout=10)
+    runner = Runner([blocker.tool], around=[call_twice], concurrency=4, waits=Waits(grace=0), clock=clock)
+    call = asyncio.ensure_future(runner.run("block"))
+    for _ in range(2):
+        await until(blocker.inside.is_set)
+        blocker.inside.clear()
+        await clock.advance(10)
+    assert (await call).status == "timeout"
+    assert (runner.left_running, probe.slots_taken(runner)) == (2, 4)  # the runner's, and those for threads
+    blocker.release.set()
+    await until(lambda: not runner.left_running)
+    assert probe.is_at_rest(runner)
 
 
 @pytest.mark.parametrize("held", ["key", "slot"])

@@ -9,6 +9,7 @@ import pytest
 
 from cast import ask_always, put_off
 from ferrule import (
+    Decision,
     DefinitionError,
     InputRequired,
     Runner,
@@ -25,6 +26,8 @@ from ferrule import (
 from watched import Watch
 
 KEY = b"k" * 32
+STARS = "**********"
+RECORDED = {"path": "here", "times": 2, "mode": "change"}
 
 
 def make_write() -> tuple[Tool, list[int]]:
@@ -91,6 +94,40 @@ async def test_a_resumed_call_has_its_recorded_context_and_new_deps_and_secrets(
     record = (await runner.run("look", {}, given)).record()
     result = await runner.resume(record, True, ToolContext(deps="new", secrets={"key": "new"}))
     assert result.output == ["s", "p", {"m": 1}, "new", {"key": "new"}]
+
+
+async def test_everybody_sees_the_recorded_arguments_and_nobody_changes_them() -> None:
+    seen: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+
+    @tool(read_only=lambda arguments: arguments["mode"] == "look")
+    async def write(path: str, mode: str, context: ToolContext, times: int = 2) -> str:
+        assert context.call is not None
+        seen.append(("handler", dict(context.call.arguments), {"path": path, "mode": mode, "times": times}))
+        context.progress(1)
+        return path
+
+    def guard(call: ToolCall, context: ToolContext) -> Decision:
+        assert context.call is not None
+        seen.append(("guard", dict(context.call.arguments), dict(call.arguments)))
+        return deny("it changes nothing") if context.tool.read_only else ask("sure?")
+
+    async def changes(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        assert dict(call.arguments) == {"path": "here", "times": 2}
+        return await next(call.replace(arguments={"path": "elsewhere", "times": 99}), context)  # type: ignore[no-any-return]
+
+    async def inside(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        assert dict(call.arguments) == RECORDED
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    bound, watch = write.bind(mode="change"), Watch()
+    first = Runner([bound], guards=[ask_always], approve=put_off, resume_key=KEY)
+    record = json.loads(json.dumps((await first.run("write", {"path": "here"})).record()))
+    options: Any = {"guards": [guard], "around": [changes], "inside": [inside], "observers": [watch]}
+    result = await Runner([bound], resume_key=KEY, **options).resume(record, True)
+    assert result.output == "here", result.error
+    assert seen == [("guard", RECORDED, RECORDED), ("handler", RECORDED, RECORDED)]
+    told = {event.kind: dict(event.call.arguments) for event in watch.events}
+    assert told["tool:decided"] == told["tool:progress"] == RECORDED | {"mode": STARS}
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import Any
 
 import pytest
 from journals import WatchedJournal
@@ -11,6 +13,7 @@ from cast import ask_always
 from ferrule import (
     Decision,
     Event,
+    InputRequired,
     Runner,
     ToolCall,
     ToolContext,
@@ -86,6 +89,20 @@ async def test_the_approvers_name_is_in_event_record_and_context() -> None:
     assert [event.data["by"] for event in seen if "by" in event.data] == ["ada"]
 
 
+async def test_a_later_denial_does_not_change_who_approved() -> None:
+    @tool
+    async def asking(context: ToolContext) -> Any:
+        return InputRequired("which?", {"type": "object"}) if context.answer is None else context.answered_by
+
+    for second in (deny("no"), allow({}, by=None)):
+        answers, watch = [allow(by="ada"), second], Watch()
+        approve: Any = lambda call, asked, context, answers=answers: answers.pop(0)  # noqa: E731
+        result = await Runner([asking], guards=[ask_always], approve=approve, observers=[watch]).run("asking", {})
+        assert result.record()["answered_by"] == "ada"
+        decided = [event.data.get("by") for event in watch.events if event.kind == "tool:decided"]
+        assert decided == [None, "ada", None]
+
+
 def no_sevens(call: ToolCall, context: ToolContext) -> Decision | None:
     return deny("it is seven") if call.arguments["n"] == 7 else None
 
@@ -108,3 +125,22 @@ async def test_every_guard_is_explained_whatever_the_others_say() -> None:
     assert allowed.kind == "allow" and "no_sevens" in str(allowed.rule)
     for call in (ToolCall("", "no_tool"), ToolCall("", "add", {"n": "x"})):  # which no guard sees
         assert [one.kind for one in await runner.explain(call)] == ["deny"]
+
+
+async def test_a_call_cancelled_while_the_journal_forgets_it_has_its_end() -> None:
+    watch, gate, journal_gate = Watch(), Gate(), Gate()
+
+    async def full() -> None:
+        raise OSError("the disk is full")
+
+    journal = WatchedJournal(begins=full, ends=journal_gate.wait)
+    runner = Runner([gate.tool], journal=journal, observers=[watch])
+    call = asyncio.create_task(runner.run("wait"))
+    await journal_gate.inside.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    async with runner:
+        asyncio.get_running_loop().call_soon(journal_gate.open.set)
+    assert watch.kinds() == ["tool:pre", "tool:error"] and not gate.runs
+    assert journal.log == [("end", "wait", None)], "leaving the runner waits for that"

@@ -114,7 +114,7 @@ def test_a_forked_process_has_workers_of_its_own() -> None:
 
 
 SLOW = """
-import fcntl, os, signal
+import fcntl, os, signal, time
 from ferrule import ToolContext
 
 if os.getpid() != {pid}:  # a worker waits here as long as the test holds the lock
@@ -130,6 +130,12 @@ def waits() -> None:
     signal.pause()
 
 
+def waits_for(pipe: str) -> str:
+    until = time.monotonic() + 0.05
+    while time.monotonic() < until:
+        pass
+    with open(pipe) as end:
+        return end.readline()
 """
 
 
@@ -138,6 +144,7 @@ class Slow(NamedTuple):
 
     module: Any
     lock: Any
+    pipe: Path
 
     def let_go(self) -> None:
         fcntl.flock(self.lock, fcntl.LOCK_UN)
@@ -150,7 +157,8 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     monkeypatch.syspath_prepend(str(tmp_path))
     with open(lock, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        yield Slow(importlib.import_module(name), held)
+        os.mkfifo(tmp_path / "pipe")
+        yield Slow(importlib.import_module(name), held, tmp_path / "pipe")
     del sys.modules[name]
 
 
@@ -158,6 +166,17 @@ async def start_call(runner: Runner, clock: ManualClock, name: str, arguments: A
     task = asyncio.ensure_future(runner.run(ToolCall("c1", name, arguments)))
     await clock.advance(0)
     return task
+
+
+async def test_a_first_call_has_all_its_time_once_its_handler_begins(slow: Slow) -> None:
+    clock = ManualClock()
+    runner = Runner([tool(slow.module.add, isolation="process")], timeout=1, waits=Waits(slot=60), clock=clock)
+    call = await start_call(runner, clock, "add", {"a": 1})
+    await clock.advance(59)
+    assert not call.done()
+    slow.let_go()
+    result = await call
+    assert result.output[0] == 2 and result.output[1] > 0
 
 
 async def test_the_deadline_counts_from_the_beginning_of_the_handler(slow: Slow) -> None:
@@ -175,6 +194,19 @@ async def test_the_deadline_counts_from_the_beginning_of_the_handler(slow: Slow)
     assert ((await call).status, (await call).executed) == ("timeout", None)
 
 
+async def test_only_its_runners_clock_kills_a_worker(slow: Slow) -> None:
+    clock = ManualClock()
+    runner = Runner([tool(slow.module.waits_for, isolation="process")], timeout=0.01, clock=clock)
+    slow.let_go()
+    call = await start_call(runner, clock, "waits_for", {"pipe": str(slow.pipe)})
+    pipe = os.open(slow.pipe, os.O_RDWR)
+    try:
+        os.write(pipe, b"go on\n")  # which the handler reads later than that
+        assert (await call).output == "go on\n"
+    finally:
+        os.close(pipe)
+
+
 @pytest.mark.large
 @pytest.mark.parametrize("timeout", [1, None])
 async def test_the_queue_timeout_bounds_the_start_of_a_process(slow: Slow, timeout: float | None) -> None:
@@ -187,3 +219,13 @@ async def test_the_queue_timeout_bounds_the_start_of_a_process(slow: Slow, timeo
     result = await call
     assert (result.status, result.executed) == ("limited", False)
     assert "no process was ready for it in time. Nothing was run" in str(result.error)
+
+
+async def test_a_call_that_is_cancelled_while_its_process_starts_ends_at_once(slow: Slow) -> None:
+    clock = ManualClock()
+    runner = Runner([tool(slow.module.add, isolation="process")], timeout=1, clock=clock)
+    batch = runner.batch([ToolCall("c1", "add", {"a": 1})])
+    await clock.advance(5)
+    batch.cancel(now=True)
+    (result,) = await batch
+    assert result.status == "cancelled" and not probe.live_calls(runner)

@@ -284,6 +284,25 @@ async def test_a_module_loaded_from_a_file_is_loaded_from_it_in_the_worker(
     assert await value(pool, module.f) == name
 
 
+@pytest.mark.large
+async def test_a_module_that_kills_its_importer_stops_no_other_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deadly.py").write_text(
+        f"import os\nif os.getpid() != {os.getpid()}: os._exit(9)\ndef f() -> None: ..."
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "deadly", deadly := __import__("deadly"))
+    pool = WorkerPool(2)
+    try:
+        pool.warm(1, [Recipe(tool(deadly.f))])
+        assert await value(pool, tools.add, {"a": 1}) == 3
+        wrong = await error(pool, deadly.f)
+        assert isinstance(wrong, NotStartedError) and "before the handler began: it left with exit code 9" in str(wrong)
+    finally:
+        pool.close()
+
+
 def test_a_function_whose_name_leads_to_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     made = tool(tools.echo)
     monkeypatch.setattr(tools, "echo", tools.add)
@@ -352,6 +371,15 @@ async def test_a_late_handler_is_killed_while_the_loop_is_blocked(own_pool: Work
             wait_until(lambda pid=pid: not lives(pid))  # on this thread: the loop is blocked
             assert deadline <= time.monotonic()
         assert isinstance((await wait_for(job)).error, ToolTimeoutError)
+
+
+@pytest.mark.large
+async def test_a_worker_that_dies_while_it_is_idle_is_replaced(own_pool: WorkerPool) -> None:
+    for _ in range(3):
+        assert await value(own_pool, tools.add, {"a": 1}) == 3
+        for pid in wait_until(lambda: probe.worker_pids(own_pool)):
+            os.kill(pid, signal.SIGKILL)
+        assert await value(own_pool, tools.add, {"a": 2}) == 4
 
 
 @needs_proc
@@ -459,6 +487,20 @@ def test_a_program_ends_while_a_call_runs_and_leaves_nothing(tmp_path: Path) -> 
         assert parent.wait(BOUND) == 0
         (pid,) = read_pids(path)
         wait_until(lambda: not lives(pid))
+
+
+def test_isolated_calls_work_while_the_program_shuts_down() -> None:
+    text = """
+        assert asyncio.run(call(tools.add, a=1)) == 3
+        atexit.register(lambda: print(asyncio.run(call(tools.add, a=2))))
+        def later():
+            threading.main_thread().join()
+            print(asyncio.run(call(tools.add, a=3)), flush=True)
+        threading.Thread(target=later).start()
+    """
+    with program(text) as parent:
+        out, _ = parent.communicate(timeout=BOUND)
+        assert (out, parent.returncode) == ("5\n4\n", 0)
 
 
 def test_a_handler_does_not_read_the_programs_input() -> None:
