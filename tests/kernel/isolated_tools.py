@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,6 +70,10 @@ def own_context() -> list[str]:
 
 def pid() -> int:
     return os.getpid()
+
+
+def describe(item: Item, when: date) -> list[str]:
+    return [type(item).__name__, item.name, type(when).__name__, when.isoformat()]
 
 
 def of_model(args: Item) -> str:
