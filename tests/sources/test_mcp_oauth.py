@@ -6,9 +6,10 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 import socket
 import stat
-from base64 import b64encode
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -17,79 +18,87 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx2
 import pytest
+from mcp.server.auth.provider import AccessToken, AuthorizationCode, ProviderTokenVerifier, RefreshToken
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp_servers import made, respond, serving, start_error
 
-from ferrule import Event, Runner, mcp
+from ferrule import DefinitionError, Event, Runner, mcp
 from ferrule.mcp._http import HttpClient
 from ferrule.mcp._log import ServerLog
 from ferrule.mcp._oauth import make_provider
 from ferrule.mcp._reach import Reach
 from waits import BOUND
 
-TOKEN = "sk-0123456789abcdef"
 
+class Provider:
+    """An authorization server whose person always says yes."""
 
-class Hostile:
-    """An MCP server, or an authorization server, that answers as it is told, and records what came for a token.
+    def __init__(self) -> None:
+        self.clients: dict[str, Any] = {}
+        self.codes: dict[str, AuthorizationCode] = {}
+        self.tokens: dict[str, AccessToken] = {}
 
-    Attributes:
-        tools: An application that answers instead whoever has `TOKEN`.
-        answers: Status, headers and document of each path. The others have the status `default`.
-        forms: The requests to `/token`, each with its authorization header.
-    """
+    async def get_client(self, client_id: str) -> Any:
+        return self.clients.get(client_id)
 
-    def __init__(self, default: int = 404, tools: Any = None) -> None:
-        self.tools = tools
-        self.answers: dict[str, tuple[int, dict[str, str], Any]] = {}
-        self.default: tuple[int, dict[str, str], Any] = (default, {}, {})
-        self.forms: list[str] = []
-        self.answer = "code"
+    async def register_client(self, client_info: Any) -> None:
+        self.clients[client_info.client_id] = client_info
 
-    def name_issuer(self, own: str, issuer: str) -> None:
-        """Become a server whose authorization server is `issuer`."""
-        path = "/.well-known/oauth-protected-resource/mcp"
-        self.answers[path] = 200, {}, {"resource": own, "authorization_servers": [issuer]}
+    async def authorize(self, client: Any, params: Any) -> str:
+        code = AuthorizationCode(
+            code=secrets.token_hex(16),
+            scopes=params.scopes or [],
+            expires_at=time.time() + 60,
+            client_id=client.client_id,
+            code_challenge=params.code_challenge,
+            redirect_uri=params.redirect_uri,
+            redirect_uri_provided_explicitly=True,
+            resource=params.resource,
+        )
+        self.codes[code.code] = code
+        return f"{params.redirect_uri}?{urlencode({'code': code.code, 'state': params.state})}"
 
-    def become_issuer(self, own: str, token: Any = None) -> None:
-        """Become an authorization server, which gives this token; without one it refuses everybody."""
-        places = {f"{place}_endpoint": f"{own}{place}" for place in ("authorization", "token", "registration")}
-        metadata = {"issuer": own, "client_id_metadata_document_supported": True, **places}
-        self.answers["/.well-known/oauth-authorization-server"] = 200, {}, metadata
-        self.answers["/registration"] = 201, {}, {"client_id": "registered", "redirect_uris": [own]}
-        self.answers["/token"] = 200, {}, token or {"access_token": "x", "token_type": "Bearer"}
-        self.answer = "error" if token is None else "code"
+    async def load_authorization_code(self, client: Any, code: str) -> AuthorizationCode | None:
+        return self.codes.get(code)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        headers = {key.decode(): value.decode() for key, value in scope.get("headers", ())}
-        if self.tools is not None and (scope["type"] != "http" or headers.get("authorization") == f"Bearer {TOKEN}"):
-            await self.tools(scope, receive, send)
-            return
-        if scope["type"] != "http":
-            return
-        body = b""
-        while (message := await receive())["type"] == "http.request":
-            body += message["body"]
-            if not message["more_body"]:
-                break
-        if b"grant_type=" in body:
-            self.forms.append(f"{headers.get('authorization')} {body.decode()}")
-        status, more, document = self.answers.get(scope["path"], self.default)
-        if scope["path"] in ("/authorize", "/authorization"):
-            asked = {key: values[0] for key, values in parse_qs(scope["query_string"].decode()).items()}
-            answer = urlencode({self.answer: "c", "state": asked["state"]})
-            status, more = 302, {"location": f"{asked['redirect_uri']}?{answer}"}
-        await respond(send, status, json.dumps(document).encode(), content_type="application/json", **more)
+    async def exchange_authorization_code(self, client: Any, code: AuthorizationCode) -> OAuthToken:
+        token = f"sk-{secrets.token_hex(16)}"
+        self.tokens[token] = AccessToken(
+            token=token, client_id=client.client_id, scopes=code.scopes, resource=code.resource
+        )
+        return OAuthToken(access_token=token, token_type="Bearer")
+
+    async def load_refresh_token(self, client: Any, token: str) -> RefreshToken | None:
+        return None
+
+    async def load_access_token(self, token: str) -> AccessToken | None:
+        return self.tokens.get(token)
 
 
 @asynccontextmanager
-async def guarded() -> AsyncIterator[tuple[str, Hostile]]:
-    """The address of a server that wants a token, and the server, which gives one to whoever says yes."""
-    server = Hostile(401, made().app())
-    async with serving(server) as address:
-        origin = address.removesuffix("mcp")
-        server.name_issuer(address, origin)
-        server.become_issuer(origin, {"access_token": TOKEN, "token_type": "Bearer"})
-        yield address, server
+async def guarded() -> AsyncIterator[tuple[str, Provider]]:
+    """The address of a server that wants a token, and its authorization server."""
+    authority, inner = Provider(), {}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await inner["app"](scope, receive, send)
+
+    server = made().server
+    async with serving(app, before=lambda port: inner.update(app=protected(server, authority, port))) as address:
+        yield address, authority
+
+
+def protected(server: Any, authority: Provider, port: int) -> Any:
+    own = f"http://127.0.0.1:{port}"
+    settings = AuthSettings(
+        issuer_url=own,  # type: ignore[arg-type]
+        resource_server_url=f"{own}/mcp",  # type: ignore[arg-type]
+        client_registration_options=ClientRegistrationOptions(enabled=True),
+        validate_token_resource=True,
+    )
+    verifier = ProviderTokenVerifier(authority)
+    return server.streamable_http_app(auth=settings, auth_server_provider=authority, token_verifier=verifier)
 
 
 class Person:
@@ -110,7 +119,7 @@ async def test_a_person_is_asked_once_and_the_token_is_kept_private(
     store, person, events = tmp_path / "tokens.json", Person(), list[Event]()
     with caplog.at_level(logging.DEBUG):
         logging.getLogger("httpcore2").setLevel(logging.INFO)
-        async with guarded() as (address, _):
+        async with guarded() as (address, authority):
             server = mcp.Http(address, auth=mcp.OAuth(store=store, open_browser=person))
             for _ in range(2):
                 servers = mcp.connect(server)
@@ -118,12 +127,12 @@ async def test_a_person_is_asked_once_and_the_token_is_kept_private(
                     result = await Runner(toolset, observers=[events.append]).run("one")
                     assert result.success
         seen = [repr(server), repr(servers.status), str(result.record()), str([dict(one.data) for one in events])]
-    assert not any(TOKEN in text for text in (*seen, caplog.text))
+    assert not [token for token in authority.tokens if any(token in text for text in (*seen, caplog.text))]
     assert len(person.opened) == 1
     assert stat.S_IMODE(store.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
     (kept,) = json.loads(store.read_text()).values()
-    assert kept["tokens"]["access_token"] == TOKEN
+    assert kept["tokens"]["access_token"].startswith("sk-")
 
 
 BY_HAND: dict[str, Any] = {"client_id": "by-hand", "client_secret": "sk-of-the-client"}
@@ -133,18 +142,68 @@ async def test_a_client_that_was_registered_by_hand_is_not_registered_again(tmp_
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    person = Person()
-    async with guarded() as (address, server):
+    async with guarded() as (address, authority):
         issuer = address.removesuffix("mcp")
-        by_hand: dict[str, Any] = {**BY_HAND, "redirect_port": port, "issuer": issuer}
-        auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=person, **by_hand)
+        authority.clients["by-hand"] = OAuthClientInformationFull(
+            client_id="by-hand",
+            client_secret="sk-of-the-client",
+            redirect_uris=[f"http://127.0.0.1:{port}/callback"],  # type: ignore[list-item]
+            token_endpoint_auth_method="client_secret_basic",
+        )
+        by_hand: dict[str, Any] = {**BY_HAND, "redirect_port": port}
+        auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=Person(), issuer=issuer, **by_hand)
         assert "sk-of-the-client" not in repr(auth)
         async with mcp.connect(mcp.Http(address, auth=auth)) as toolset:
             assert (await Runner(toolset).run("one")).success
-    [asked], [form] = [parse_qs(urlsplit(url).query) for url in person.opened], server.forms
-    secret = b64encode(b"by-hand:sk-of-the-client").decode()
-    assert asked["client_id"] == ["by-hand"] and form.startswith(f"Basic {secret} ")
-    assert asked["redirect_uri"][0].startswith(f"http://127.0.0.1:{port}/")
+        assert [*authority.clients] == ["by-hand"]
+        assert {token.client_id for token in authority.tokens.values()} == {"by-hand"}
+
+
+class Hostile:
+    """An MCP server, or an authorization server, that answers as it is told, and records what came for a token.
+
+    Attributes:
+        answers: Status, headers and document of each path. The others have the status `default`.
+        forms: The requests to `/token`, each with its authorization header.
+    """
+
+    def __init__(self, default: int = 404) -> None:
+        self.answers: dict[str, tuple[int, dict[str, str], Any]] = {}
+        self.default: tuple[int, dict[str, str], Any] = (default, {}, {})
+        self.forms: list[str] = []
+        self.answer = "code"
+
+    def name_issuer(self, own: str, issuer: str) -> None:
+        """Become a server whose authorization server is `issuer`."""
+        path = "/.well-known/oauth-protected-resource/mcp"
+        self.answers[path] = 200, {}, {"resource": own, "authorization_servers": [issuer]}
+
+    def become_issuer(self, own: str, token: Any = None) -> None:
+        """Become an authorization server, which gives this token; without one it refuses everybody."""
+        places = {f"{place}_endpoint": f"{own}{place}" for place in ("authorization", "token", "registration")}
+        metadata = {"issuer": own, "client_id_metadata_document_supported": True, **places}
+        self.answers["/.well-known/oauth-authorization-server"] = 200, {}, metadata
+        self.answers["/registration"] = 201, {}, {"client_id": "registered", "redirect_uris": [own]}
+        self.answers["/token"] = 200, {}, token or {"access_token": "x", "token_type": "Bearer"}
+        self.answer = "error" if token is None else "code"
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        headers = {key.decode(): value.decode() for key, value in scope["headers"]}
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        if b"grant_type=" in body:
+            self.forms.append(f"{headers.get('authorization')} {body.decode()}")
+        status, more, document = self.answers.get(scope["path"], self.default)
+        if scope["path"] in ("/authorize", "/authorization"):
+            asked = {key: values[0] for key, values in parse_qs(scope["query_string"].decode()).items()}
+            answer = urlencode({self.answer: "c", "state": asked["state"]})
+            status, more = 302, {"location": f"{asked['redirect_uri']}?{answer}"}
+        await respond(send, status, json.dumps(document).encode(), content_type="application/json", **more)
 
 
 @asynccontextmanager
@@ -221,6 +280,20 @@ async def test_a_refresh_token_goes_back_only_to_its_issuer(tmp_path: Path) -> N
                 await client.post(address, json={})
     assert "refresh_token=of-the-issuer" in issuer.forms[1]
     assert not any("of-the-issuer" in form for form in server.forms)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"client_secret": "s"}, "needs client_id"),
+        ({"client_id": "a"}, "needs its authorization server: issuer"),
+        ({"client_id": "a", "issuer": "https://i.example", "client_metadata_url": "https://me.example"}, "not both"),
+        ({"store": 5}, "TokenStorage"),
+    ],
+)
+def test_invalid_settings_are_an_error(given: Any, error: str) -> None:
+    with pytest.raises(DefinitionError, match=error):
+        mcp.OAuth(**{"store": "tokens.json", **given})
 
 
 async def test_a_person_may_take_longer_than_the_start_of_the_server(

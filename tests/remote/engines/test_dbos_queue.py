@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import pickle
 from collections import Counter
@@ -198,6 +199,19 @@ def test_a_broken_commit_leaves_the_call_unknown(drained: str, tmp_path: Path, m
     result = send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "commit")
     assert (result.status, result.executed) == ("unknown", None)
     wait_until(lambda: noted(file) == [["x"]])
+
+
+def test_a_replayed_order_does_not_run_again(drained: str, tmp_path: Path) -> None:
+    file = tmp_path / "noted"
+    assert send(queued(far_tools.note, drained), {"file": str(file), "line": "x"}, "replayed").status == "ok"
+    with psycopg.connect(drained) as connection:
+        rows = connection.execute(
+            "SELECT coalesce(i.inputs, s.inputs) FROM dbos.workflow_status s "
+            "LEFT JOIN dbos.workflow_input i ON i.workflow_uuid = s.workflow_uuid ORDER BY s.created_at DESC LIMIT 1"
+        ).fetchall()
+    queue_name, order = json.loads(rows[0][0])["positionalArgs"]
+    status = put_in(drained, queue_name, order)
+    assert status == "SUCCESS" and noted(file) == [["x"]]
 
 
 class Touches:
