@@ -9,6 +9,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ferrule.journal import SQLiteJournal, _lockfile
 from ferrule.journal._lockfile import open_lock_file
 from ferrule.journal._writer import MOST_EVENTS
 from needed import needed
+from waits import BOUND
 
 
 @pytest.fixture
@@ -197,6 +199,16 @@ def test_a_journal_closes_though_another_process_keeps_the_lock(
     with open_lock_file(journal.path).committing():
         journal.close()
     assert ended == [] and "is closed without a checkpoint" in caplog.text
+
+
+def test_programs_that_start_together_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_lockfile, "WAIT_SECONDS", 0.01)  # of commits; a busy disk may hold a first opening for longer
+    with ThreadPoolExecutor() as others:
+        with open_lock_file(Journal.open(tmp_path / "calls.db").path).committing():
+            opening = others.submit(Journal.open, tmp_path / "calls.db")
+            with pytest.raises(TimeoutError):
+                opening.result(0.2)
+        opening.result(BOUND).close()
 
 
 async def test_a_journal_that_is_closed_says_so(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ else:
 
 WAIT_SECONDS = 5.0
 """Seconds that a commit waits for other processes: less than the kernel waits for a commit."""
+OPENING_SECONDS = 60.0
+"""Seconds that `open` waits: of programs that start together, each syncs a disk several times, and it may be busy."""
 _TRY_AGAIN_AFTER = 0.001  # a process that commits without a pause leaves gaps of a tenth of that
 _COMMITTING = 0
 _FIRST_BYTE = 1 << 62  # of the locks in a database: SQLite's own are at 2**30, and no file is as large
@@ -214,19 +216,23 @@ class LockFile:
             )
 
     @contextmanager
-    def committing(self) -> Iterator[None]:
+    def committing(self, seconds: float | None = None) -> Iterator[None]:
         """Let one thread of one process in at a time.
+
+        Args:
+            seconds: How long to wait for the others; None for `WAIT_SECONDS`.
 
         Raises:
             JournalError: Others hold the lock for too long.
         """
-        ends = time.monotonic() + WAIT_SECONDS
-        if not self._committing.acquire(timeout=WAIT_SECONDS):
-            raise JournalError(f"{self.path!r}: another journal of this process has locked it for {WAIT_SECONDS:g} s")
+        seconds = WAIT_SECONDS if seconds is None else seconds
+        ends = time.monotonic() + seconds
+        if not self._committing.acquire(timeout=seconds):
+            raise JournalError(f"{self.path!r}: another journal of this process has locked it for {seconds:g} s")
         try:
             while not self._locks.take(_COMMITTING):
                 if time.monotonic() > ends:
-                    raise JournalError(f"{self.path!r}: another process has locked it for {WAIT_SECONDS:g} s")
+                    raise JournalError(f"{self.path!r}: another process has locked it for {seconds:g} s")
                 time.sleep(_TRY_AGAIN_AFTER)
             try:
                 yield

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from ferrule.errors import DefinitionError, JournalError
 from ferrule.journal._claims import Claims
-from ferrule.journal._lockfile import LockFile, open_lock_file
+from ferrule.journal._lockfile import OPENING_SECONDS, LockFile, open_lock_file
 from ferrule.journal._open_files import OpenFiles, check_name, open_files
 from ferrule.journal._rows import (
     CALL_COLUMNS,
@@ -395,7 +395,7 @@ def _open_connections(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.
 
     Return the writing connection, the reads, the new owner number of this journal, and the open files.
     """
-    with lock.committing():
+    with lock.committing(OPENING_SECONDS):
         check_name(path, lock)
         connection = connect(path, write=True)
         try:
