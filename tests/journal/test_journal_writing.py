@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -203,9 +204,9 @@ def test_a_journal_closes_though_another_process_keeps_the_lock(
 
 def test_programs_that_start_together_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lockfile, "WAIT_SECONDS", 0.01)  # of commits; a busy disk may hold a first opening for longer
-    with ThreadPoolExecutor() as others:
-        with open_lock_file(Journal.open(tmp_path / "calls.db").path).committing():
-            opening = others.submit(Journal.open, tmp_path / "calls.db")
+    with closing(Journal.open(tmp_path / "calls.db")) as first, ThreadPoolExecutor() as others:
+        with open_lock_file(first.path).committing():
+            opening = others.submit(Journal.open, first.path)
             with pytest.raises(TimeoutError):
                 opening.result(0.2)
         opening.result(BOUND).close()

@@ -39,7 +39,7 @@ else:
 WAIT_SECONDS = 5.0
 """Seconds that a commit waits for other processes: less than the kernel waits for a commit."""
 OPENING_SECONDS = 60.0
-"""Seconds that `open` waits: of programs that start together, each syncs a disk several times, and it may be busy."""
+"""Seconds that `Journal.open` waits: programs that start together take turns, and a busy disk makes each turn long."""
 _TRY_AGAIN_AFTER = 0.001  # a process that commits without a pause leaves gaps of a tenth of that
 _COMMITTING = 0
 _FIRST_BYTE = 1 << 62  # of the locks in a database: SQLite's own are at 2**30, and no file is as large
