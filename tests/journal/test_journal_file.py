@@ -16,7 +16,7 @@ from processes import intent
 
 from ferrule import Journal
 from ferrule.errors import DefinitionError, JournalError
-from ferrule.journal._tables import STEPS, check_version, connect, prepare
+from ferrule.journal._tables import STEPS, check_version, connect, make_file, prepare
 from ferrule.journal.reading import Reader
 
 
@@ -93,6 +93,19 @@ def test_a_file_that_is_no_journal_is_refused_and_unchanged(
     with pytest.raises(JournalError, match=said):
         use(path)
     assert path.read_bytes() == before
+
+
+def test_a_journal_of_each_older_version_is_opened(tmp_path: Path) -> None:
+    for version in range(1, len(STEPS)):
+        path = tmp_path / f"{version}.db"
+        assert make_file(str(path))
+        connection = connect(str(path), write=True)
+        prepare(connection, str(path), "FULL", STEPS[:version])
+        connection.close()
+        with pytest.raises(JournalError, match=r"open it once with Journal\.open"):
+            Reader(path).newest()
+        Journal.open(path).close()
+        assert Reader(path).newest() == []
 
 
 async def test_an_older_journal_is_upgraded_with_all_its_calls(tmp_path: Path) -> None:

@@ -268,6 +268,46 @@ def test_calls_are_filtered(path: Path) -> None:
     assert len(list(Reader(path).events())) == sum(len(one.events) for one in calls)
 
 
+class CountingReader(Reader):
+    """A reader that counts the steps of SQLite's machine, in hundreds."""
+
+    steps = 0
+
+    def _connect(self, *, still: bool) -> sqlite3.Connection:
+        def count() -> None:
+            self.steps += 1
+
+        connection = super()._connect(still=still)
+        connection.set_progress_handler(count, 100)
+        return connection
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "wanted"),
+    [
+        (("c", "mine", "ada"), ("d", "yours", "ada"), Filter(session="mine", principal="ada")),
+        (("c", "all", "ada"), ("d", "all", "bob"), Filter(principal="ada")),
+        (("c", "all", "ada"), ("d", "all", "ada"), Filter(call_id="c", session="all", principal="ada")),
+    ],
+)
+async def test_calls_of_one_id_session_or_principal_are_listed_without_reading_the_others(
+    path: Path, mine: tuple[str, str, str], others: tuple[str, str, str], wanted: Filter
+) -> None:
+    journal = Journal.open(path)
+
+    async def count_steps(name: str, session: str, principal: str, calls: int) -> int:
+        for number in range(calls):
+            await desk(journal).run(call(f"{name}{number or ''}", "look"), session=session, principal=principal)
+        await journal.flush()
+        reader = CountingReader(path)
+        assert len(list(reader.calls(wanted))) == 1
+        return reader.steps
+
+    alone = await count_steps(*mine, 1)
+    assert await count_steps(*others, 500) < 2 * alone + 10
+    journal.close()
+
+
 async def test_following_gives_each_change_once(path: Path) -> None:
     journal = Journal.open(path)
     runner = desk(journal)

@@ -44,6 +44,10 @@ STEPS: tuple[str, ...] = (
     CREATE TABLE store (key TEXT PRIMARY KEY, value TEXT NOT NULL, expires_at REAL) WITHOUT ROWID;
     CREATE INDEX store_by_expiry ON store (expires_at) WHERE expires_at IS NOT NULL;
     """,
+    """
+    CREATE INDEX events_by_session ON events (session);
+    CREATE INDEX events_by_principal ON events (principal) WHERE principal IS NOT NULL;
+    """,
 )
 """The statements that upgrade the tables from each version to the next. `user_version` is the number of steps done."""
 
