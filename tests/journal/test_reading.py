@@ -17,7 +17,8 @@ from processes import program
 from ferrule import Deferred, DefinitionError, Journal, Runner, ToolContext, ToolResult, approval, tool
 from ferrule.errors import JournalError
 from ferrule.journal.reading import NOT_STARTED, UNFINISHED, Filter, Reader
-from journal_desk import ADA, DESK, call, desk, found, journaled, one_of_each, the_call
+from ferrule.journal.retention import find_expired
+from journal_desk import ADA, DESK, CountingReader, aged, call, desk, found, journaled, one_of_each, the_call
 from waits import wait_until
 
 OF_EACH = [("c1", "ok"), ("c1", "ok"), ("c2", "suspended"), ("c3", "failed"), ("c4", "not_found")]
@@ -251,7 +252,9 @@ def test_a_filter_refuses_a_condition_that_fits_nothing(wanted: dict[str, Any]) 
         Filter(**wanted)
 
 
-def test_calls_are_filtered(path: Path) -> None:
+@pytest.mark.parametrize("rows", [0, 20_000])
+def test_calls_are_filtered(path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr("ferrule.journal.reading._SORTED_ROWS", rows)  # with 0, a time is found without its index
     journaled(path, one_of_each)
     assert found(path, tool="ref*") == [*OF_EACH[:3], OF_EACH[4]]
     assert found(path, tool="look") == [("c3", "failed")]
@@ -266,20 +269,6 @@ def test_calls_are_filtered(path: Path) -> None:
     assert [one.call_id for one in Reader(path).calls(Filter(tool="refund"), newest=1)] == ["c2"]
     assert [event.kind for event in Reader(path).events(Filter(principal="bob"))] == ["tool:pre", "tool:error"]
     assert len(list(Reader(path).events())) == sum(len(one.events) for one in calls)
-
-
-class CountingReader(Reader):
-    """A reader that counts the steps of SQLite's machine, in hundreds."""
-
-    steps = 0
-
-    def _connect(self, *, still: bool) -> sqlite3.Connection:
-        def count() -> None:
-            self.steps += 1
-
-        connection = super()._connect(still=still)
-        connection.set_progress_handler(count, 100)
-        return connection
 
 
 @pytest.mark.parametrize(
@@ -306,6 +295,27 @@ async def test_calls_of_one_id_session_or_principal_are_listed_without_reading_t
     alone = await count_steps(*mine, 1)
     assert await count_steps(*others, 500) < 2 * alone + 10
     journal.close()
+
+
+def test_calls_since_a_time_are_listed_and_pruned_without_reading_the_others(tmp_path: Path) -> None:
+    async def look_often(runner: Runner) -> None:
+        for number in range(500):
+            await runner.run(call(f"c{number}", "look"), ADA)
+
+    def count_steps(path: Path) -> tuple[int, int]:
+        journaled(path, lambda runner: runner.run(call("now", "look"), ADA))
+        reader = CountingReader(path)
+        hour_ago = time.time() - 3_600
+        assert [one.call_id for one in reader.calls(Filter(since=hour_ago))] == ["now"]
+        listing, reader.steps = reader.steps, 0
+        assert not reader.look(lambda look: find_expired(look, hour_ago - 90 * 86_400, time.time())).events
+        return listing, reader.steps
+
+    journaled(tmp_path / "many.db", look_often)
+    aged(tmp_path / "many.db", 1)
+    alone, among_others = count_steps(tmp_path / "one.db"), count_steps(tmp_path / "many.db")
+    assert among_others[0] < 2 * alone[0] + 10
+    assert among_others[1] < 2 * alone[1] + 10
 
 
 async def test_following_gives_each_change_once(path: Path) -> None:

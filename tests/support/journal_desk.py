@@ -93,6 +93,20 @@ def the_call(path: Path | str, call_id: str) -> LoggedCall:
     return one
 
 
+class CountingReader(Reader):
+    """A reader that counts the steps of SQLite's machine, in hundreds."""
+
+    steps = 0
+
+    def _connect(self, *, still: bool) -> sqlite3.Connection:
+        def count() -> None:
+            self.steps += 1
+
+        connection = super()._connect(still=still)
+        connection.set_progress_handler(count, 100)
+        return connection
+
+
 def aged(path: Path, days: float) -> None:
     """Let all that is there have happened so many days earlier."""
     with sqlite3.connect(path) as connection:

@@ -47,6 +47,8 @@ STEPS: tuple[str, ...] = (
     """
     CREATE INDEX events_by_session ON events (session);
     CREATE INDEX events_by_principal ON events (principal) WHERE principal IS NOT NULL;
+    CREATE INDEX events_by_time ON events (at);
+    CREATE INDEX calls_by_end ON calls (ended_at) WHERE state = 'ended';
     """,
 )
 """The statements that upgrade the tables from each version to the next. `user_version` is the number of steps done."""

@@ -106,10 +106,11 @@ def find_expired(look: Snapshot, before: float, now: float) -> Expired:
         if call.group.last.at < before and _has_ended(look, call, now):
             found.calls += 1
             found.events += (row.seq for row in call.group.rows)
-    others = f"SELECT seq FROM events WHERE at < ? AND NOT {OF_CALLS} AND seq < (SELECT max(seq) FROM events)"
-    found.events += look.column(others, before)
+    others = f"SELECT seq FROM events INDEXED BY events_by_time WHERE at < ? AND NOT {OF_CALLS} AND seq < ?"
+    found.events += look.column(others, before, look.last())
     found.keys += look.column("SELECT key FROM calls WHERE state = 'ended' AND ended_at < ?", before)
-    runs = "SELECT key FROM calls WHERE state = 'deferred' AND at < ? AND tool_name = ?"
+    # `state <> 'ended'` is the condition of the index
+    runs = "SELECT key FROM calls WHERE state = 'deferred' AND state <> 'ended' AND at < ? AND tool_name = ?"
     found.keys += look.column(runs, before, column(KEYED_RUN_NAME))
     return found
 
