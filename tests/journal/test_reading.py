@@ -297,7 +297,7 @@ async def test_calls_of_one_id_session_or_principal_are_listed_without_reading_t
     journal.close()
 
 
-def test_calls_since_a_time_are_listed_and_pruned_without_reading_the_others(tmp_path: Path) -> None:
+def test_calls_since_a_time_and_expired_ones_are_found_without_reading_the_others(tmp_path: Path) -> None:
     async def look_often(runner: Runner) -> None:
         for number in range(500):
             await runner.run(call(f"c{number}", "look"), ADA)

@@ -48,7 +48,7 @@ ANY_UNFINISHED = "unfinished"
 
 _T = TypeVar("_T")
 _ROWS_AT_ONCE = 500  # rows or values of one statement
-_SORTED_ROWS = 20_000  # in 20 ms
+_SORTED_ROWS = 20_000  # SQLite sorts them in about 6 ms
 _TRIES = 5
 _EVENT_COLUMNS = "seq, at, kind, call_id, tool_name, principal, session, parent, owner, data"
 _OF_KEY = "call_id = ? AND run = ?"
@@ -72,7 +72,7 @@ AND e.parent IS n.parent AND (n.session <> '' OR n.parent IS NOT NULL OR e.run =
 """
 """The records with the id, turn and arguments of the one with this first row, and their keys.
 
-Without a session, each call is another one. The `+` keeps SQLite from an index that fits many more rows than the id.
+Without a session, each call is another one. The `+` keeps SQLite from an index that finds many more rows than the id.
 """
 _COUNT_DECISIONS = """
 SELECT json_extract(data, '$.kind'), json_extract(data, '$.rule'), json_extract(data, '$.by'),
@@ -459,7 +459,7 @@ class Reader:
 
     def count_missing(self, since: float | None = None) -> int:
         """Return the number of events missing since then, because the disk was slower than they came."""
-        query = "SELECT data FROM events WHERE call_id = '' AND kind = ? AND at >= ?"
+        query = "SELECT data FROM events WHERE call_id = '' AND kind = ? AND +at >= ?"
         found = self.look(lambda look: look.column(query, LOST, -math.inf if since is None else since))
         return sum(_read_object(data).get("count", 0) for data in found)
 
@@ -735,11 +735,11 @@ class Snapshot:
         return self.read_result(row) if row.kind in _WITH_RESULT else _NO_RESULT
 
     def _iterate_newest(self, wanted: Filter, behind: float) -> Iterator[Found]:
-        """Yield each call at its last row before `behind`. This reads the rows once, the newest first."""
-        where, values = _make_condition(wanted)
+        """Yield each call at its last row before `behind`, the newest first."""
+        events, (where, values) = "events", _make_condition(wanted)
         fits = _make_tool_filter(wanted)
-        is_recent = values == [wanted.since] and self._has_few_rows_since(wanted.since)
-        events = "events INDEXED BY events_by_time" if is_recent else "events"
+        if values == [wanted.since] and self._has_few_rows_since(values[0]):  # no other condition in SQL
+            events, where = "events INDEXED BY events_by_time", " AND at >= ?"
         query = f"SELECT call_id, run, tool_name FROM {events} WHERE seq < ? AND {OF_CALLS}{where} ORDER BY seq DESC"
         seen: set[Key] = set()
         for *columns, name in self._execute(query, (behind, *values)):
@@ -748,8 +748,11 @@ class Snapshot:
                 seen.add(key)
                 yield Found(self.group(key))
 
-    def _has_few_rows_since(self, since: float | None) -> bool:
-        """Return whether to sort the rows since then costs less than to read all rows, the newest first."""
+    def _has_few_rows_since(self, since: float) -> bool:
+        """Return whether there are so few rows since then that SQLite may sort them.
+
+        If there are more, it reads all rows, the newest first: a consumer that wants a few calls stops early.
+        """
         query = "SELECT 1 FROM events WHERE at >= ? LIMIT 1 OFFSET ?"
         return self._execute(query, (since, _SORTED_ROWS)).fetchone() is None
 
@@ -883,13 +886,13 @@ def get_field(record: Mapping[str, Any], name: str, field: str) -> Any:
 def _make_condition(wanted: Filter) -> tuple[str, list[Any]]:
     """Return the SQL condition for rows of matching calls, as far as SQL can express it, and the values.
 
-    Only the first column may use its index (`+` keeps SQLite from the others): it fits the fewest rows.
+    SQLite may use the index of the first column only, which finds the fewest rows as a rule; `+` keeps it from others.
     """
     columns = {"call_id": wanted.call_id, "session": wanted.session, "principal": wanted.principal}
     given = {name: column(text) for name, text in columns.items() if text is not None}
     where = "".join(f" AND {'+' if place else ''}{name} = ?" for place, name in enumerate(given))
     since = [] if wanted.since is None else [wanted.since]
-    return where + " AND at >= ?" * len(since), [*given.values(), *since]
+    return where + " AND +at >= ?" * len(since), [*given.values(), *since]
 
 
 def _make_tool_filter(wanted: Filter) -> Callable[[str | bytes], bool]:
@@ -925,7 +928,7 @@ def _check_marks(connection: sqlite3.Connection, named: str) -> None:
     if version < len(STEPS):
         raise JournalError(
             f"{named!r} is a journal of version {version}, and this Ferrule reads version {len(STEPS)}: open it once "
-            "with Journal.open, which brings it up to date"
+            "with Journal.open, or by a command with --journal, which brings it up to date"
         )
 
 

@@ -109,7 +109,7 @@ def find_expired(look: Snapshot, before: float, now: float) -> Expired:
     others = f"SELECT seq FROM events INDEXED BY events_by_time WHERE at < ? AND NOT {OF_CALLS} AND seq < ?"
     found.events += look.column(others, before, look.last())
     found.keys += look.column("SELECT key FROM calls WHERE state = 'ended' AND ended_at < ?", before)
-    # `state <> 'ended'` is the condition of the index
+    # `state <> 'ended'` is the condition of the index `calls_unfinished`
     runs = "SELECT key FROM calls WHERE state = 'deferred' AND state <> 'ended' AND at < ? AND tool_name = ?"
     found.keys += look.column(runs, before, column(KEYED_RUN_NAME))
     return found
