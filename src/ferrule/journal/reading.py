@@ -459,7 +459,7 @@ class Reader:
 
     def count_missing(self, since: float | None = None) -> int:
         """Return the number of events missing since then, because the disk was slower than they came."""
-        query = "SELECT data FROM events WHERE call_id = '' AND kind = ? AND +at >= ?"
+        query = "SELECT data FROM events WHERE call_id = '' AND kind = ? AND +at >= ?"  # the index by id finds fewer
         found = self.look(lambda look: look.column(query, LOST, -math.inf if since is None else since))
         return sum(_read_object(data).get("count", 0) for data in found)
 
@@ -670,6 +670,7 @@ class Snapshot:
 
     def before(self, before: float) -> Iterator[Found]:
         """Yield the calls with a row from before then."""
+        # for DISTINCT, SQLite would read the whole index by id
         query = f"SELECT DISTINCT call_id, run FROM events INDEXED BY events_by_time WHERE at < ? AND {OF_CALLS}"
         return (Found(self.group(Key(*found))) for found in self._execute(query, (before,)).fetchall())
 
@@ -736,11 +737,12 @@ class Snapshot:
 
     def _iterate_newest(self, wanted: Filter, behind: float) -> Iterator[Found]:
         """Yield each call at its last row before `behind`, the newest first."""
-        events, (where, values) = "events", _make_condition(wanted)
+        table = "events"
+        where, values = _make_condition(wanted)
         fits = _make_tool_filter(wanted)
-        if values == [wanted.since] and self._has_few_rows_since(values[0]):  # no other condition in SQL
-            events, where = "events INDEXED BY events_by_time", " AND at >= ?"
-        query = f"SELECT call_id, run, tool_name FROM {events} WHERE seq < ? AND {OF_CALLS}{where} ORDER BY seq DESC"
+        if values == [wanted.since] and self._has_few_recent_rows(values[0]):  # SQL has no other condition
+            table, where = "events INDEXED BY events_by_time", " AND at >= ?"
+        query = f"SELECT call_id, run, tool_name FROM {table} WHERE seq < ? AND {OF_CALLS}{where} ORDER BY seq DESC"
         seen: set[Key] = set()
         for *columns, name in self._execute(query, (behind, *values)):
             key = Key(*columns)
@@ -748,10 +750,10 @@ class Snapshot:
                 seen.add(key)
                 yield Found(self.group(key))
 
-    def _has_few_rows_since(self, since: float) -> bool:
-        """Return whether there are so few rows since then that SQLite may sort them.
+    def _has_few_recent_rows(self, since: float) -> bool:
+        """Return whether there are so few rows since then that it is cheap to find them by time and to sort them.
 
-        If there are more, it reads all rows, the newest first: a consumer that wants a few calls stops early.
+        To sort many costs more than to read all rows from the newest on, because the caller may stop after a few calls.
         """
         query = "SELECT 1 FROM events WHERE at >= ? LIMIT 1 OFFSET ?"
         return self._execute(query, (since, _SORTED_ROWS)).fetchone() is None
@@ -886,7 +888,7 @@ def get_field(record: Mapping[str, Any], name: str, field: str) -> Any:
 def _make_condition(wanted: Filter) -> tuple[str, list[Any]]:
     """Return the SQL condition for rows of matching calls, as far as SQL can express it, and the values.
 
-    SQLite may use the index of the first column only, which finds the fewest rows as a rule; `+` keeps it from others.
+    `+` keeps SQLite from all indexes but that of the first column, which usually finds the fewest rows.
     """
     columns = {"call_id": wanted.call_id, "session": wanted.session, "principal": wanted.principal}
     given = {name: column(text) for name, text in columns.items() if text is not None}
